@@ -1,0 +1,60 @@
+"""python -m coordinator --config FILE"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from coordinator.door import SERVICE_NAME, Door
+from coordinator.frontend import Frontend
+from coordinator.gate import VocabularyGate
+from coordinator.pool import Pool
+from coordinator.service import CoordinatorService
+from tandem.config import Config, cache_folder
+from tandem.model.resolve import resolve
+from tandem.model.tokenizer import load_tokenizer
+from tandem.rpc.serving import Server, server_options, service_main
+
+_log = logging.getLogger("coordinator")
+
+
+async def serve(config: Config, stopped: asyncio.Event) -> None:
+    """Runs a coordinator until `stopped`: SERVING while a target worker is there."""
+    door = Door()
+    server = Server(server_options(config.rpc, config.limits.max_public_message_bytes), [SERVICE_NAME])
+    server.grpc.add_generic_rpc_handlers((door.handlers(),))
+    await server.start(config.coordinator.host, config.coordinator.port)
+    _log.info("listening on %s:%d", config.coordinator.host, server.port)
+    frontend = await asyncio.to_thread(_load_frontend, config)
+    pool = Pool(config, VocabularyGate(frontend.pieces, frontend.vocabulary_hash))
+    async with pool.connected():
+        door.service = CoordinatorService(config, frontend, pool, _served_name(config))
+        readiness = asyncio.create_task(_follow_target(server, pool))
+        try:
+            await stopped.wait()
+        finally:
+            readiness.cancel()
+            await server.stop(config.rpc.drain_s)
+    frontend.close()
+
+
+def _load_frontend(config: Config) -> Frontend:
+    return Frontend(load_tokenizer(resolve(config.model.target, cache_folder())))
+
+
+def _served_name(config: Config) -> str:
+    return Path(config.model.target).name or config.model.target
+
+
+async def _follow_target(server: Server, pool: Pool) -> None:
+    exchange = pool.target_link.exchange
+    while True:
+        await exchange.wait_connected()
+        await server.set_serving(True)
+        await exchange.wait_lost()
+        await server.set_serving(False)
+
+
+if __name__ == "__main__":
+    service_main(serve)

@@ -1,0 +1,72 @@
+"""Where the next block comes from: the ahead block if it stands, else a new proposal, else nothing, with the cause."""
+
+from __future__ import annotations
+
+from coordinator.workers import DraftSession, Proposal
+from tandem.core.ledger import DraftOrder, Ledger
+from tandem.core.types import Block
+
+
+class Drafting:
+    """The draft side of one decode loop. A draft that fails costs a fallback, never the request."""
+
+    def __init__(self, ledger: Ledger, session: DraftSession | None) -> None:
+        """`session` is None where the coordinator has no draft worker."""
+        self._ledger = ledger
+        self._session = session
+
+    def start(self, order: DraftOrder | None) -> Proposal | None:
+        """Sends a proposal if one is wanted and worth trying."""
+        if order is None or self._why_not():
+            return None
+        assert self._session is not None
+        return self._session.start(order)
+
+    async def next_block(self, ahead: Proposal | None, next_token: int | None) -> Block:
+        """The block after a verdict whose ahead block must begin with `next_token` (None: cannot stand)."""
+        if ahead is None:
+            return await self.new_block()
+        if next_token is None:
+            self._drop(ahead, rolled_back=False)
+            return await self.new_block()
+        guess = await ahead.first()
+        if guess == next_token:
+            return await self._rest_of(ahead)
+        self._drop(ahead, rolled_back=guess is not None)
+        return await self.new_block() if guess is not None else self._fall_back(ahead.cause)
+
+    async def new_block(self) -> Block:
+        """A block drafted from the committed tokens, in turn."""
+        order = self._ledger.draft_order()
+        if order is None:
+            return Block()
+        proposal = self.start(order)
+        if proposal is None:
+            return self._fall_back(self._why_not())
+        drafted = await proposal.whole()
+        proposal.close()
+        return self._ledger.take_block(order, drafted) if drafted.tokens else self._fall_back(proposal.cause)
+
+    def judged(self, block: Block, verified: Block) -> None:
+        """Notes that the target found `block` malformed, if it verified another one in its place."""
+        if verified is not block and self._session is not None:
+            self._ledger.statistics.num_wasted_draft_tokens += len(block.tokens)
+            self._ledger.fell_back("malformed")
+            self._session.failed()
+
+    async def _rest_of(self, ahead: Proposal) -> Block:
+        drafted = await ahead.whole()
+        ahead.close()
+        block = self._ledger.take_ahead(ahead.order, drafted)
+        return block if block.tokens else self._fall_back(ahead.cause)
+
+    def _drop(self, ahead: Proposal, rolled_back: bool) -> None:
+        self._ledger.statistics.ahead_dropped(ahead.num_arrived(), rolled_back)
+        ahead.close()
+
+    def _fall_back(self, cause: str) -> Block:
+        self._ledger.fell_back(cause or "empty")
+        return Block()
+
+    def _why_not(self) -> str:
+        return "no_draft" if self._session is None else self._session.why_not()

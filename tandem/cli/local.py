@@ -1,0 +1,113 @@
+"""The settings of services that share one machine: ports found, addresses linked, cores split."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tandem.config import PROMPT_LOOKUP, Config, load_config
+from tandem.errors import ConfigError
+
+Flags = Mapping[str, Mapping[str, Any]]  # section -> field -> value, as load_config takes them
+
+_SERVICES = ("coordinator", "draft", "target")
+_PORTS = ("port", "metrics_port")
+_EVERY_INTERFACE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}
+
+
+def local_config(path: Path | None, flags: Flags, with_draft: bool, num_cores: int) -> Config:
+    """Settings from `path`, environment and `flags`, completed so that the services find one another.
+
+    Raises ConfigError when a model is missing or a port is taken.
+    """
+    asked = load_config(path, flags)
+    _check_models(asked, with_draft)
+    completed = [flags, _ports(asked)]
+    completed += [_links(load_config(path, merged(*completed)), with_draft), _threads(asked, with_draft, num_cores)]
+    settings = load_config(path, merged(*completed))
+    _check_ports(settings, with_draft)
+    return settings
+
+
+def merged(*layers: Flags) -> dict[str, dict[str, Any]]:
+    """The fields of all layers, the later above the earlier."""
+    sections: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        for section, fields in layer.items():
+            sections.setdefault(section, {}).update(fields)
+    return sections
+
+
+def dial_address(host: str, port: int) -> str:
+    """Where a service that listens on host and port is reached from this machine."""
+    return f"{_EVERY_INTERFACE.get(host, host)}:{port}"
+
+
+def split_threads(num_cores: int, with_draft_model: bool) -> tuple[int, int]:
+    """Threads of the target and of the draft: a quarter of the cores drafts, at least one; prompt lookup needs none."""
+    if not with_draft_model:
+        return num_cores, 1
+    draft = max(1, num_cores // 4)
+    return max(1, num_cores - draft), draft
+
+
+def available_cores() -> int:
+    """The cores this process may run on, which in a container can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check_models(asked: Config, with_draft: bool) -> None:
+    if not asked.model.target:
+        raise ConfigError("model.target: not set; name a model with --target")
+    if with_draft and not asked.model.draft:
+        raise ConfigError(f"model.draft: not set; name one with --draft (or {PROMPT_LOOKUP}), or say --no-draft")
+
+
+def _ports(asked: Config) -> Flags:
+    """A free port wherever 0 asks for one: a port that the service chose itself would be unknown to the others."""
+    wanted = [(name, field) for name in _SERVICES for field in _PORTS if getattr(getattr(asked, name), field) == 0]
+    ports = free_ports(len(wanted))
+    return merged(*({name: {field: port}} for (name, field), port in zip(wanted, ports, strict=True)))
+
+
+def free_ports(num_ports: int) -> list[int]:
+    """Different ports that nobody listens on at this moment."""
+    with ExitStack() as open_sockets:
+        sockets = [open_sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(num_ports)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _links(ported: Config, with_draft: bool) -> Flags:
+    target = dial_address(ported.target.host, ported.target.port)
+    draft = dial_address(ported.draft.host, ported.draft.port) if with_draft else ""
+    return {"coordinator": {"target": target, "draft": draft}, "model": {} if with_draft else {"draft": ""}}
+
+
+def _threads(asked: Config, with_draft: bool, num_cores: int) -> Flags:
+    """What is set stays; what is not gets its share of the rest."""
+    target, draft = asked.target.threads, asked.draft.threads
+    with_draft_model = with_draft and asked.model.draft != PROMPT_LOOKUP
+    even_target, even_draft = split_threads(num_cores, with_draft_model)
+    if with_draft_model and (target or draft):
+        even_target, even_draft = max(1, num_cores - draft), max(1, num_cores - target)
+    return {"target": {"threads": target or even_target}, "draft": {"threads": draft or even_draft}}
+
+
+def _check_ports(settings: Config, with_draft: bool) -> None:
+    """gRPC lets two servers share a port and splits the calls between them, so that a taken port must be an error."""
+    for name in _SERVICES if with_draft else ("coordinator", "target"):
+        section = getattr(settings, name)
+        try:
+            socket.create_server((section.host, section.port), family=_family(section.host)).close()
+        except OSError as error:
+            raise ConfigError(
+                f"{name}.port: cannot listen on {section.host}:{section.port}: {error.strerror}"
+            ) from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,0 +1,58 @@
+"""`tandem up`: coordinator, draft worker and target worker on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tandem.cli.console import complain, err, out
+from tandem.cli.launch import launched
+from tandem.cli.local import available_cores, local_config
+from tandem.cli.services import ConfigFile
+from tandem.config import PROMPT_LOOKUP, Config
+from tandem.supervisor import interrupted_once
+
+Target = Annotated[str | None, typer.Option(metavar="NAME", help="Model folder, hub name, GGUF file or package:NAME.")]
+Draft = Annotated[str | None, typer.Option(metavar="NAME", help=f"The same, a folder of layers, or {PROMPT_LOOKUP}.")]
+NoDraft = Annotated[bool, typer.Option("--no-draft", help="Decode without a draft worker.")]
+Threads = Annotated[int | None, typer.Option(min=0, metavar="N", help="0: its share of the cores.")]
+Port = Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT", help="0: any free one.")]
+
+
+def up(
+    target: Target = None,
+    draft: Draft = None,
+    no_draft: NoDraft = False,
+    config: ConfigFile = None,
+    target_threads: Threads = None,
+    draft_threads: Threads = None,
+    port: Port = None,
+    target_port: Port = None,
+    draft_port: Port = None,
+) -> None:
+    """Start all three services here, and stop them together."""
+    flags = {
+        "model": _given(target=target, draft=draft),
+        "coordinator": _given(port=port),
+        "target": _given(port=target_port, threads=target_threads),
+        "draft": _given(port=draft_port, threads=draft_threads),
+    }
+    settings = local_config(config, flags, with_draft=not no_draft, num_cores=available_cores())
+    with interrupted_once():
+        try:
+            _serve(settings)
+        except KeyboardInterrupt:  # the usual way to end it
+            err.print("stopped")
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _serve(settings: Config) -> None:
+    with launched(settings) as supervisor:
+        for service in supervisor.services:
+            out.print(f"{service.name}: {service.address}", markup=False, soft_wrap=True)
+        out.print("ready; Ctrl-C stops it")
+        supervisor.watch(on_loss=complain)

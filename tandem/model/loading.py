@@ -1,0 +1,72 @@
+"""What both kinds of worker do to get from settings to a model that runs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tandem.config import ModelConfig, WorkerConfig, cache_folder
+from tandem.core.blocks import BlockPool
+from tandem.core.sessions import SessionTable
+from tandem.core.types import Description
+from tandem.model.kv_pool import default_kv_tokens
+from tandem.model.load import load_model
+from tandem.model.loaded import LoadedModel
+from tandem.model.resolve import resolve
+from tandem.model.runner import Runner
+from tandem.model.tokenizer import load_tokenizer, pieces
+
+DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyModel:
+    """A model with memory for its sessions."""
+
+    model: LoadedModel
+    runner: Runner
+    table: SessionTable
+    pieces: list[str]
+
+
+def set_threads(settings: WorkerConfig) -> None:
+    """Torch threads of this process; 0: all cores."""
+    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+
+
+def open_model(name: str, models: ModelConfig, settings: WorkerConfig) -> ReadyModel:
+    """Resolves and loads `name`; draft layers are completed by `models.target`. Raises ModelError."""
+    set_threads(settings)
+    folder = resolve(name, cache_folder())
+    target = resolve(models.target, cache_folder()) if models.target else None
+    model = load_model(folder, DTYPES[models.dtype], models.device, target)
+    tokens = settings.kv_tokens or default_kv_tokens(model.kv_bytes_per_token, models.device)
+    pool = BlockPool(max(tokens // settings.block_size, 1), settings.block_size)
+    runner = Runner(model, pool.num_blocks, pool.block_size)
+    return ReadyModel(model, runner, SessionTable(pool, settings.lease_s), _pieces(folder, target))
+
+
+def describe(ready: ReadyModel, max_block: int, drafters: tuple[str, ...] = ()) -> Description:
+    """What a worker says of this model; the rest is filled in while it runs."""
+    model, pool = ready.model, ready.table.pool
+    return Description(
+        model=model.name,
+        fingerprint=model.fingerprint,
+        context_length=model.context_length,
+        end_token_ids=model.end_token_ids,
+        head_width=model.head_width,
+        num_pieces=model.num_pieces,
+        vocabulary_hash=model.vocabulary_hash,
+        kv_budget_tokens=pool.num_blocks * pool.block_size,
+        max_block=max_block,
+        incarnation="",
+        drafters=drafters,
+    )
+
+
+def _pieces(folder: Path, target: Path | None) -> list[str]:
+    own = folder if (folder / "tokenizer_config.json").exists() else target
+    return pieces(load_tokenizer(own or folder))

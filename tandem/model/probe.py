@@ -1,0 +1,59 @@
+"""A trial run at load: does this architecture keep all its state in the KV pool, and only there?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tandem.core.plan import SequencePlan, StepPlan
+from tandem.errors import ModelError
+from tandem.model.kv_pool import KVPool
+from tandem.model.runner import run_step
+
+LONG, SHORT = (1, 2, 3, 4, 5), (3, 1)
+BLOCK_SIZE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    kv_bytes_per_token: int
+    head_width: int
+
+
+def probe(module: nn.Module, num_layers: int) -> Findings:
+    """Runs two short sequences in one ragged step, then token by token.
+
+    Raises ModelError where the two ways disagree: the model then carries state past the pool (recurrence, convolution),
+    ignores positions, or lets sequences of one batch see one another.
+    """
+    together, apart = KVPool(2 * BLOCK_SIZE), KVPool(2 * BLOCK_SIZE)
+    try:
+        ragged = run_step(module, together, BLOCK_SIZE, StepPlan((_rows(LONG, 0, 0), _rows(SHORT, 0, 1))))
+        stepped = torch.cat([_token_by_token(module, apart, LONG, 0), _token_by_token(module, apart, SHORT, 1)])
+    except ModelError:
+        raise
+    except Exception as error:  # whatever an unfit architecture trips over
+        raise ModelError(f"{type(module).__name__} does not run on a KV pool: {error}") from error
+    if together.layers != frozenset(range(num_layers)):
+        raise ModelError(f"{type(module).__name__}: not every layer is attention that runs on a KV pool")
+    if not _agree(ragged, stepped):
+        raise ModelError(f"{type(module).__name__} keeps state outside its KV, or mixes the sequences of a batch")
+    return Findings(together.bytes_per_token, ragged.shape[1])
+
+
+def _token_by_token(module: nn.Module, pool: KVPool, tokens: tuple[int, ...], block: int) -> Tensor:
+    """Logits [1, head_width] of the last token."""
+    for start, token in enumerate(tokens):
+        logits = run_step(module, pool, BLOCK_SIZE, StepPlan((_rows((token,), start, block),)))
+    return logits
+
+
+def _rows(tokens: tuple[int, ...], start: int, block: int) -> SequencePlan:
+    return SequencePlan(tokens, start, (block,), 1)
+
+
+def _agree(a: Tensor, b: Tensor) -> bool:
+    tolerance = 1e-3 if a.dtype in (torch.float32, torch.float64) else 0.1
+    return bool((a - b).float().norm() <= tolerance * b.float().norm())

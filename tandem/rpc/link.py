@@ -1,0 +1,141 @@
+"""A coordinator's way to one worker: a channel, a stream, and what the worker said of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Protocol
+
+import grpc
+
+from tandem.config import RpcConfig
+from tandem.core.types import Description, Item, Reply
+from tandem.rpc.codec import DraftCodec, TargetCodec, description_from_pb
+from tandem.rpc.exchange import Exchange
+from tandem.v1 import draft_pb2_grpc, target_pb2_grpc, worker_pb2, worker_pb2_grpc
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_DESCRIBE_TIMEOUT_S = 5.0
+
+
+class Codec(Protocol):
+    """Messages of one kind of stream, as the coordinator sees them."""
+
+    @staticmethod
+    def request(items: Iterable[Item], /) -> Any: ...
+
+    @staticmethod
+    def replies(message: Any, /) -> list[Reply]: ...
+
+
+def client_options(rpc: RpcConfig) -> list[tuple[str, int]]:
+    """Channel options of a client: a cut connection is noticed by keep-alive, not at the deadline."""
+    return [
+        ("grpc.max_receive_message_length", rpc.max_message_bytes),
+        ("grpc.max_send_message_length", rpc.max_message_bytes),
+        ("grpc.keepalive_time_ms", int(rpc.keepalive_s * 1000)),
+        ("grpc.keepalive_timeout_ms", int(rpc.keepalive_timeout_s * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+class Gate(Protocol):
+    """Decides whether a worker that was reached may be used."""
+
+    async def why_not(self, link: Link, description: Description) -> str:
+        """Why the worker must not be used; empty if it may."""
+        ...
+
+
+class Link:
+    """Keeps a stream to one worker open, for as long as `run` runs; the gate is asked at every (re)connection."""
+
+    def __init__(self, role: str, address: str, rpc: RpcConfig, gate: Gate) -> None:
+        self.role = role
+        self.address = address
+        self.exchange = Exchange()
+        self.description: Description | None = None
+        self.reason = "not connected yet"  # why it is not used; empty: it is
+        self._rpc = rpc
+        self._gate = gate
+        self._channel: grpc.aio.Channel | None = None
+        self._codec: Codec = DraftCodec if role == "draft" else TargetCodec
+
+    @property
+    def ready(self) -> bool:
+        return self.exchange.connected
+
+    async def run(self) -> None:
+        """Connects, serves, reconnects; ends only when cancelled."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                async with self._connection():
+                    if await self._joined():
+                        pause_s = _FIRST_PAUSE_S
+                        await self._serve()
+            except grpc.aio.AioRpcError as error:
+                self.reason = f"{error.code().name}: {error.details()}"
+            finally:
+                self.exchange.lose(self.reason)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def pieces(self) -> list[str]:
+        """The worker's vocabulary, in id order. Raises grpc.aio.AioRpcError."""
+        call = self._worker_stub().Vocabulary(worker_pb2.VocabularyRequest())
+        try:
+            return [piece async for message in call for piece in message.pieces]
+        finally:
+            call.cancel()
+
+    async def describe(self) -> Description:
+        """What the worker says of itself now. Raises grpc.aio.AioRpcError."""
+        answer = await self._worker_stub().Describe(worker_pb2.DescribeRequest(), timeout=_DESCRIBE_TIMEOUT_S)
+        return description_from_pb(answer)
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[None]:
+        async with grpc.aio.insecure_channel(self.address, options=client_options(self._rpc)) as self._channel:
+            yield
+
+    def _worker_stub(self) -> Any:
+        return worker_pb2_grpc.WorkerStub(self._channel)
+
+    async def _joined(self) -> bool:
+        self.description = await self.describe()
+        self.reason = await self._gate.why_not(self, self.description)
+        if self.reason:
+            _log.warning("%s worker %s is not used: %s", self.role, self.address, self.reason)
+        return not self.reason
+
+    async def _serve(self) -> None:
+        stream = self._open_stream()
+        writer = asyncio.create_task(self._write(stream))
+        try:
+            self.exchange.connect()
+            _log.info("%s worker %s joined", self.role, self.address)
+            async for message in stream:
+                self.exchange.receive(self._codec.replies(message))
+            self.reason = "the worker ended the stream"
+        finally:
+            writer.cancel()
+            stream.cancel()
+            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+                await writer
+
+    def _open_stream(self) -> Any:
+        if self.role == "draft":
+            return draft_pb2_grpc.DraftStub(self._channel).Propose()
+        return target_pb2_grpc.TargetStub(self._channel).Verify()
+
+    async def _write(self, stream: Any) -> None:
+        while True:
+            await stream.write(self._codec.request(await self.exchange.outgoing()))

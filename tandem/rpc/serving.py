@@ -1,0 +1,132 @@
+"""The life of a service process: open the port at once, load, serve, drain, stop. One way out for every cause."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import grpc
+import typer
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from tandem.config import Config, RpcConfig, load_config
+from tandem.errors import TandemError
+
+_log = logging.getLogger(__name__)
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def server_options(rpc: RpcConfig, max_receive_bytes: int) -> list[tuple[str, int]]:
+    """Channel options of a server. Pings of our clients are allowed as often as they are sent."""
+    return [
+        ("grpc.max_receive_message_length", max_receive_bytes),
+        ("grpc.max_send_message_length", rpc.max_message_bytes),
+        ("grpc.keepalive_time_ms", int(rpc.keepalive_s * 1000)),
+        ("grpc.keepalive_timeout_ms", int(rpc.keepalive_timeout_s * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", int(rpc.keepalive_s * 500)),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+class Server:
+    """A gRPC server with health and reflection.
+
+    Health "" is the process; the named service turns SERVING only when it can do its work.
+    """
+
+    def __init__(self, options: Sequence[tuple[str, int]], service_names: Sequence[str]) -> None:
+        self.grpc = grpc.aio.server(options=list(options))
+        self._names = ("", *service_names)
+        self._health = health_aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
+        listed = (*service_names, "grpc.health.v1.Health", reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(listed, self.grpc)
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Opens the port (0: any free one; see `port`), NOT_SERVING. Raises OSError if it is taken."""
+        try:
+            self.port = self.grpc.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {host}:{port}") from error
+        await self.set_serving(False)
+        await self.grpc.start()
+
+    async def set_serving(self, serving: bool) -> None:
+        for name in self._names:
+            await self._health.set(name, SERVING if serving else NOT_SERVING)
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuses new calls, gives running ones `grace_s` seconds, and closes."""
+        await self._health.enter_graceful_shutdown()
+        await self.grpc.stop(grace_s)
+
+
+@contextlib.asynccontextmanager
+async def stop_signal(stop_with_parent: bool) -> AsyncIterator[asyncio.Event]:
+    """An event that SIGTERM, SIGINT, or the parent's end (end of file on standard input) sets."""
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    if stop_with_parent:
+        _watch_parent(_PARENT_GRACE_S)
+    yield stopped
+
+
+_PARENT_GRACE_S = 2.0
+
+
+def _watch_parent(grace_s: float) -> None:
+    """Ends this process when standard input closes, that is, when the parent is gone, whatever killed it.
+
+    A thread, not the event loop: loading a model may block that. First politely; by force if that takes too long.
+    """
+
+    def wait() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(sys.stdin.fileno(), 4096):
+                pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(grace_s)
+        os._exit(1)
+
+    threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+
+
+Serve = Callable[[Config, asyncio.Event], Coroutine[Any, Any, None]]
+
+
+def service_main(serve: Serve) -> None:
+    """The command line of a service: `--config FILE`, `--stop-with-parent`. Exits 1 with one line for an error of ours."""
+
+    def run(
+        config: Annotated[Path | None, typer.Option(help="Settings in YAML.")] = None,
+        stop_with_parent: Annotated[bool, typer.Option(help="Leave when standard input ends.")] = False,
+    ) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+        try:
+            asyncio.run(_run(serve, load_config(config), stop_with_parent))
+        except (TandemError, OSError) as error:
+            _log.error("%s", error)
+            raise SystemExit(1) from error
+
+    typer.run(run)
+
+
+async def _run(serve: Serve, config: Config, stop_with_parent: bool) -> None:
+    async with stop_signal(stop_with_parent) as stopped:
+        await serve(config, stopped)

@@ -1,0 +1,77 @@
+"""A worker process: the port opens at once, the model loads on the device thread's side, then the stream is served."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tandem.config import Config, WorkerConfig
+from tandem.core.types import Description
+from tandem.model.device import DeviceThread
+from tandem.model.engine import Engine
+from tandem.rpc.serving import Server, server_options
+from tandem.rpc.worker_service import Streams, WorkerServicer
+from tandem.v1 import worker_pb2_grpc
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What loading a worker's model gives."""
+
+    engine: Engine
+    description: Description  # without what changes while it runs
+    pieces: Sequence[str]
+
+
+class AddServicer(Protocol):
+    """Registers the worker's verb on a server."""
+
+    def __call__(self, streams: Streams, server: Server) -> None: ...
+
+
+async def serve_worker(
+    config: Config,
+    settings: WorkerConfig,
+    port: int,
+    service_name: str,
+    load: Callable[[], Loaded],
+    add_servicer: AddServicer,
+    stopped: asyncio.Event,
+) -> None:
+    """Runs a worker until `stopped`. Raises what `load` raises."""
+    server = Server(server_options(config.rpc, config.rpc.max_message_bytes), [service_name, "tandem.v1.Worker"])
+    streams, servicer = Streams(), WorkerServicer()
+    add_servicer(streams, server)
+    worker_pb2_grpc.add_WorkerServicer_to_server(servicer, server.grpc)
+    await server.start(settings.host, port)
+    _log.info("listening on %s:%d, loading", settings.host, server.port)
+    loaded = await asyncio.to_thread(load)
+    loop = asyncio.get_running_loop()
+    device = DeviceThread(loaded.engine, lambda answers: loop.call_soon_threadsafe(streams.deliver, answers))
+    device.start()
+    try:
+        streams.open(device)
+        servicer.open(_describe(loaded), loaded.pieces)
+        await server.set_serving(True)
+        _log.info("serving %s", loaded.description.model)
+        await stopped.wait()
+    finally:
+        await server.stop(config.rpc.drain_s)
+        device.stop()
+
+
+def _describe(loaded: Loaded) -> Callable[[], Description]:
+    """The description as of now. Reads two numbers of the engine's without a lock: each is one word."""
+    fixed, table = replace(loaded.description, incarnation=uuid.uuid4().hex), loaded.engine.table
+
+    def now() -> Description:
+        used = table.pool.num_used * table.pool.block_size
+        return replace(fixed, num_sessions=len(table.sessions), kv_used_tokens=used)
+
+    return now
