@@ -7,7 +7,7 @@ plain       verify(prefix, empty block)
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from coordinator.drafting import Drafting
 from coordinator.timing import Stopwatch
@@ -18,7 +18,7 @@ from tandem.core.types import Block
 
 async def decode(
     ledger: Ledger, target: TargetSession, drafting: Drafting, stopwatch: Stopwatch, pipelined: bool
-) -> AsyncIterator[Commit]:
+) -> AsyncGenerator[Commit]:
     """Yields what each verdict makes final, until the output ends.
 
     Pipelined, the prompt is verified with an empty block beside the first proposal, so that both prefills overlap.

@@ -11,7 +11,7 @@ import grpc
 
 from coordinator.service import CoordinatorService
 from tandem.errors import RequestError
-from tandem.rpc.errors import abort
+from tandem.rpc.errors import Context, abort
 
 SERVICE_NAME = "tandem.v1.Coordinator"
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Door:
             },
         )
 
-    async def _generate(self, message: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+    async def _generate(self, message: bytes, context: Context) -> AsyncIterator[Any]:
         service = await self._ready(context)
         try:
             async with contextlib.aclosing(service.generate(message)) as chunks:
@@ -45,11 +45,11 @@ class Door:
             _log.exception("a request failed")
             await context.abort(grpc.StatusCode.INTERNAL, "the request failed; the log says why")
 
-    async def _status(self, message: bytes, context: grpc.aio.ServicerContext) -> Any:
+    async def _status(self, message: bytes, context: Context) -> Any:
         service = await self._ready(context)
         return await service.status()
 
-    async def _ready(self, context: grpc.aio.ServicerContext) -> CoordinatorService:
+    async def _ready(self, context: Context) -> CoordinatorService:
         if self.service is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator is starting")
         assert self.service is not None

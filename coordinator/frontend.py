@@ -9,7 +9,7 @@ from typing import Any
 
 from tandem.errors import InvalidRequest
 from tandem.model.tokenizer import pieces, render_chat, vocabulary_hash
-from tandem.rpc.public_codec import RawRequest
+from tandem.rpc.codec.public import RawRequest
 
 ROLES = frozenset({"system", "user", "assistant"})
 

@@ -14,8 +14,8 @@ from tandem.config import Config
 from tandem.core.ledger import Ledger
 from tandem.core.types import Call, Description
 from tandem.errors import Unavailable
+from tandem.rpc.codec.public import WorkerState
 from tandem.rpc.link import Gate, Link
-from tandem.rpc.public_codec import WorkerState
 
 
 class Pool:

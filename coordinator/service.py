@@ -6,11 +6,9 @@ import contextlib
 import logging
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict
+from collections.abc import AsyncGenerator, Iterator
 from importlib.metadata import version
-
-import grpc
+from typing import Any
 
 from coordinator.decode import decode
 from coordinator.drafting import Drafting
@@ -23,8 +21,8 @@ from tandem.core.ledger import Commit, Ledger
 from tandem.core.stopping import Stopping
 from tandem.core.types import Call, Rule
 from tandem.errors import DuplicateRequest, Overloaded, UnsupportedRequest
-from tandem.rpc import public_codec as codec
-from tandem.rpc.public_codec import Durations, RawRequest
+from tandem.rpc.codec import public as codec
+from tandem.rpc.codec.public import Durations
 
 _log = logging.getLogger(__name__)
 _RETRY_AFTER_S = 1.0
@@ -40,7 +38,7 @@ class CoordinatorService:
         self._model = model
         self._running: set[str] = set()
 
-    async def generate(self, message: bytes) -> AsyncIterator[object]:
+    async def generate(self, message: bytes) -> AsyncGenerator[Any]:
         """Chunks of one request. Raises RequestError."""
         stopwatch = Stopwatch()
         raw = codec.parse_request(message)
@@ -79,7 +77,7 @@ class CoordinatorService:
         finally:
             self._running.remove(request_id)
 
-    async def _commits(self, request: Request, stopwatch: Stopwatch) -> AsyncIterator[tuple[Commit, Ledger]]:
+    async def _commits(self, request: Request, stopwatch: Stopwatch) -> AsyncGenerator[tuple[Commit, Ledger]]:
         """The request's life on the workers; leaves no session behind, however it ends."""
         stopping = Stopping(request.stop_rules, self._frontend.decode)
         num_tokens, draft_context = self._pool.drafting(request.num_draft_tokens)
@@ -113,7 +111,7 @@ def _call(request: Request) -> Call:
     )
 
 
-def _add_finish(chunk: object, commit: Commit, ledger: Ledger, stopwatch: Stopwatch) -> None:
+def _add_finish(chunk: Any, commit: Commit, ledger: Ledger, stopwatch: Stopwatch) -> None:
     assert commit.ending is not None
     durations = Durations(
         stopwatch.queue_s, stopwatch.first_token_s, stopwatch.total_s, stopwatch.verify_s, stopwatch.draft_wait_s

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tandem.core.stopping import StopRules
 from tandem.core.types import Description, FinishReason, Rule, Sampling
 from tandem.errors import InvalidRequest, StateMismatch, UnknownModel, UnsupportedRequest
-from tandem.rpc.public_codec import (
+from tandem.rpc.codec.public import (
     ACCEPTANCE_COUPLED,
     ACCEPTANCE_REJECTION,
     ACCEPTANCES,
@@ -53,7 +53,7 @@ class Request:
 
 
 def check_fields(raw: RawRequest, model: str) -> None:
-    """Everything that can be checked without the prompt's tokens. Raises InvalidRequest, UnknownModel, Unsupported..."""
+    """Everything that can be checked without the prompt's tokens. Raises RequestError."""
     if len(raw.request_id) > MAX_REQUEST_ID or not raw.request_id.isprintable():
         raise InvalidRequest("request_id", f"more than {MAX_REQUEST_ID} characters, or not printable")
     if raw.model and raw.model != model:

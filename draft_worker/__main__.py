@@ -41,9 +41,7 @@ def load(config: Config) -> Loaded:
 def _load_model(config: Config) -> Loaded:
     ready = open_model(config.model.draft, config.model, config.draft)
     model = ready.model
-    causal = CausalDrafter(
-        model.module.get_input_embeddings().num_embeddings, model.num_pieces, model.context_length, model.row_ids
-    )
+    causal = CausalDrafter(ready.num_embeddings, model.num_pieces, model.context_length, model.row_ids)
     drafters = Drafters([causal, LookupDrafter()])
     engine = Engine(ready.runner, ready.table, drafters.open_job, config.draft.max_step_tokens)
     return Loaded(engine, describe(ready, MAX_PROPOSAL, drafters.names), ready.pieces)

@@ -118,14 +118,14 @@ def load_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
         raise ConfigError(f"{path}: not a mapping of sections")
     try:
         below = Config(**(tree or {}))
-        return Config.model_construct(**_with_flags(below, flags)) if flags else below
+        return Config.model_construct(None, **_with_flags(below, flags)) if flags else below
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{path or 'configuration'}: {field}: {first['msg']}") from error
 
 
-def _with_flags(config: Config, flags: Mapping[str, Any]) -> dict[str, Section]:
+def _with_flags(config: Config, flags: Mapping[str, Any]) -> dict[str, Any]:
     sections: dict[str, Section] = {name: getattr(config, name) for name in Config.model_fields}
     for name, values in flags.items():
         section = sections[name]

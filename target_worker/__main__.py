@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from target_worker.group import Group
-from target_worker.verifier import MAX_BLOCK, Verifier
 from tandem.config import Config
 from tandem.model.engine import Engine
 from tandem.model.loading import describe, open_model
@@ -13,6 +11,8 @@ from tandem.rpc.serving import Server, service_main
 from tandem.rpc.worker_host import Loaded, serve_worker
 from tandem.rpc.worker_service import Streams, TargetServicer
 from tandem.v1 import target_pb2_grpc
+from target_worker.group import Group
+from target_worker.verifier import MAX_BLOCK, Verifier
 
 
 async def serve(config: Config, stopped: asyncio.Event) -> None:
@@ -26,7 +26,7 @@ def load(config: Config) -> Loaded:
     """Loads the target model and builds its engine. Raises ModelError."""
     ready = open_model(config.model.target, config.model, config.target)
     model = ready.model
-    verifier = Verifier(model.module.get_input_embeddings().num_embeddings, model.num_pieces, model.context_length)
+    verifier = Verifier(ready.num_embeddings, model.num_pieces, model.context_length)
     engine = Engine(Group(ready.runner), ready.table, verifier.open_job, config.target.max_step_tokens)
     return Loaded(engine, describe(ready, MAX_BLOCK), ready.pieces)
 

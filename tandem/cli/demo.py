@@ -22,7 +22,7 @@ from tandem.config import Config
 from tandem.errors import TandemError
 from tandem.supervisor import interrupted_once
 
-PROMPT = "Why is the sky blue? Explain it to a child in a few sentences."
+PROMPT = "Give me a recipe for pancakes, step by step."  # of the kind that the stand-in draft is best at
 BLOCK = 2  # draft tokens per block, where the stand-in draft has its hits
 DRAFT_FOLDER = Path(__file__).resolve().parents[2] / "models" / "smollm2-draft"
 

@@ -34,7 +34,9 @@ def generate(
     wishes = Wishes(max_tokens, num_tokens, lookahead, temperature, seed, tuple(stop or ()))
     request = chat_request([("user", text)], wishes) if chat else text_request(text, wishes)
     with connect(address) as client:
-        result = collect(client.generate(request), painter(out))
-    out.print()
+        try:
+            result = collect(client.generate(request), painter(out))
+        finally:
+            out.print()  # an error must not follow on the same line as the text
     if json:
         write_json(json, result.as_json())

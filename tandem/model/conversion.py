@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import io
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
+from typing import Any
 
 import torch
 from gguf import GGUFReader
@@ -23,7 +25,6 @@ from tandem.model.pretrained import read_model
 # Part of every cache key: to be raised when a conversion would come out different.
 VERSION = 1
 WEIGHTS = "model.safetensors"
-PRE_TOKENIZER = "tokenizer.ggml.pre"
 
 
 def convert_once(path: Path, cache: Path, on_phase: Callable[[str], None]) -> Path:
@@ -84,10 +85,23 @@ def _untied_state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _convert_tokenizer(path: Path, folder: Path) -> None:
+    reader = GGUFReader(path)
     tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name, local_files_only=True)
-    field = GGUFReader(path).get_field(PRE_TOKENIZER)
-    if field is not None and field.contents() == "smollm":  # transformers' table of splits does not have it
+    if _field(reader, "tokenizer.ggml.pre") == "smollm":  # transformers' table of splits does not have it
         digits = pre_tokenizers.Digits(individual_digits=True)
         bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_])
     tokenizer.save_pretrained(folder)
+    _drop_added_pieces(folder / "tokenizer.json", len(_field(reader, "tokenizer.ggml.tokens") or ()))
+
+
+def _field(reader: GGUFReader, name: str) -> Any:
+    field = reader.get_field(name)
+    return None if field is None else field.contents()
+
+
+def _drop_added_pieces(path: Path, num_pieces: int) -> None:
+    """transformers adds an <|endoftext|> behind the vocabulary of a model that has none: no row of the head is its."""
+    tokenizer = json.loads(path.read_text())
+    tokenizer["added_tokens"] = [token for token in tokenizer["added_tokens"] if token["id"] < num_pieces]
+    path.write_text(json.dumps(tokenizer, ensure_ascii=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,6 +31,12 @@ class ReadyModel:
     runner: Runner
     table: SessionTable
     pieces: list[str]
+
+    @property
+    def num_embeddings(self) -> int:
+        """Ids below this may be fed."""
+        module: Any = self.model.module
+        return int(module.get_input_embeddings().num_embeddings)
 
 
 def set_threads(settings: WorkerConfig) -> None:

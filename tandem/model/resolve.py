@@ -23,7 +23,7 @@ def resolve(name: str, cache: Path, on_phase: OnPhase = lambda _: None) -> Path:
     if name.startswith(PACKAGE):
         return _converted(_gguf_of_package(name), cache, on_phase)
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         return _checked(path)
     if path.suffix == ".gguf" and path.is_file():
         return _converted(path, cache, on_phase)
@@ -51,7 +51,10 @@ def _checked(folder: Path) -> Path:
 def _gguf_of_package(name: str) -> Path:
     """Finds the package without importing it: its code is not ours to run."""
     package = name.removeprefix(PACKAGE)
-    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    try:
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    except ValueError:  # a module that runs without a spec, such as __main__
+        spec = None
     if spec is None:
         raise ModelError(f"{name}: no such package is installed")
     found = [path for root in spec.submodule_search_locations or () for path in Path(root).rglob("*.gguf")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -13,7 +13,15 @@ from grpc_status import rpc_status
 from tandem.errors import InvalidRequest, Overloaded, RequestError
 
 
-async def abort(context: grpc.aio.ServicerContext, error: RequestError) -> None:
+class Context(Protocol):
+    """What our handlers need of gRPC's context."""
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn: ...
+
+    def time_remaining(self) -> float | None: ...
+
+
+async def abort(context: Context, error: RequestError) -> NoReturn:
     """Ends a call with the status of `error`; InvalidRequest brings BadRequest, Overloaded RetryInfo."""
     status = status_pb2.Status(code=error.status.value[0], message=str(error), details=_details(error))
     rich = rpc_status.to_status(status)

@@ -111,7 +111,7 @@ Serve = Callable[[Config, asyncio.Event], Coroutine[Any, Any, None]]
 
 
 def service_main(serve: Serve) -> None:
-    """The command line of a service: `--config FILE`, `--stop-with-parent`. Exits 1 with one line for an error of ours."""
+    """The command line of a service: `--config FILE`, `--stop-with-parent`. Exits 1 for an error of ours."""
 
     def run(
         config: Annotated[Path | None, typer.Option(help="Settings in YAML.")] = None,

@@ -12,7 +12,7 @@ from typing import Protocol
 from tandem.config import Config, WorkerConfig
 from tandem.core.types import Description
 from tandem.model.device import DeviceThread
-from tandem.model.engine import Engine
+from tandem.model.engine import Answer, Engine
 from tandem.rpc.serving import Server, server_options
 from tandem.rpc.worker_service import Streams, WorkerServicer
 from tandem.v1 import worker_pb2_grpc
@@ -53,7 +53,11 @@ async def serve_worker(
     _log.info("listening on %s:%d, loading", settings.host, server.port)
     loaded = await asyncio.to_thread(load)
     loop = asyncio.get_running_loop()
-    device = DeviceThread(loaded.engine, lambda answers: loop.call_soon_threadsafe(streams.deliver, answers))
+
+    def deliver(answers: list[Answer]) -> None:
+        loop.call_soon_threadsafe(streams.deliver, answers)
+
+    device = DeviceThread(loaded.engine, deliver)
     device.start()
     try:
         streams.open(device)

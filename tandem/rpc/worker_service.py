@@ -1,17 +1,18 @@
-"""The gRPC door of a worker. Translates; does not think: what arrives goes to the device thread, what it answers goes out."""
+"""The gRPC door of a worker: what arrives goes to the device thread, what that answers goes out."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterable, Sequence
 from typing import Any, Protocol
 
 import grpc
 
 from tandem.core.types import Description, Item, Reply
 from tandem.rpc.codec import DraftCodec, MalformedItem, TargetCodec, description_to_pb
+from tandem.rpc.errors import Context
 from tandem.v1 import draft_pb2_grpc, target_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 _log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class Streams:
             if outbox is not None:
                 outbox.put(reply)
 
-    async def serve(self, requests: AsyncIterator[Any], codec: Codec) -> AsyncIterator[Any]:
+    async def serve(self, requests: AsyncIterator[Any], codec: Codec) -> AsyncGenerator[Any]:
         """The life of one stream: items in, replies out, until the caller ends it. Raises NotLoaded."""
         if self._device is None:
             raise NotLoaded
@@ -119,15 +120,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
     def open(self, describe: Callable[[], Description], pieces: Sequence[str]) -> None:
         self._describe, self._pieces = describe, pieces
 
-    async def Describe(self, request: Any, context: grpc.aio.ServicerContext) -> worker_pb2.DescribeResponse:
+    async def Describe(self, request: Any, context: Context) -> worker_pb2.DescribeResponse:
         if self._describe is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, _LOADING)
         assert self._describe is not None
         return description_to_pb(self._describe())
 
-    async def Vocabulary(
-        self, request: Any, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[worker_pb2.VocabularyResponse]:
+    async def Vocabulary(self, request: Any, context: Context) -> AsyncIterator[worker_pb2.VocabularyResponse]:
         for start in range(0, len(self._pieces), _PIECES_PER_MESSAGE):
             yield worker_pb2.VocabularyResponse(pieces=self._pieces[start : start + _PIECES_PER_MESSAGE])
 
@@ -138,7 +137,7 @@ class DraftServicer(draft_pb2_grpc.DraftServicer):
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
 
-    async def Propose(self, request_iterator: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+    async def Propose(self, request_iterator: Any, context: Context) -> AsyncIterator[Any]:
         async for message in guarded(self._streams.serve(request_iterator, DraftCodec), context):
             yield message
 
@@ -149,14 +148,14 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
 
-    async def Verify(self, request_iterator: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+    async def Verify(self, request_iterator: Any, context: Context) -> AsyncIterator[Any]:
         async for message in guarded(self._streams.serve(request_iterator, TargetCodec), context):
             yield message
 
 
-async def guarded(messages: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+async def guarded(messages: AsyncGenerator[Any], context: Context) -> AsyncIterator[Any]:
     """Ends a stream with a status of ours where it fails: no exception leaves as UNKNOWN."""
-    async with contextlib.aclosing(messages) as stream:  # type: ignore[type-var]
+    async with contextlib.aclosing(messages) as stream:
         try:
             async for message in stream:
                 yield message

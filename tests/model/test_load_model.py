@@ -58,7 +58,7 @@ def test_fingerprint_follows_content_not_place(folder: Path, tmp_path: Path) -> 
         {"model_type": "mamba", "num_hidden_layers": 1, "vocab_size": 40, "hidden_size": 32},
         {"model_type": "bert", "num_hidden_layers": 1, "vocab_size": 40, "hidden_size": 32, "num_attention_heads": 4},
         {"model_type": "bloom", "n_layer": 1, "vocab_size": 40, "hidden_size": 32, "n_head": 4},
-        {"model_type": "rwkv", "num_hidden_layers": 1, "vocab_size": 40, "hidden_size": 32},
+        {"model_type": "rwkv", "num_hidden_layers": 2, "vocab_size": 40, "hidden_size": 32},
     ],
     ids=lambda config: str(config["model_type"]),
 )

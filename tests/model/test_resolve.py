@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -20,12 +21,18 @@ def test_a_folder_is_returned_as_it_is(make_folder: MakeFolder, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["/no/such/folder", "./none", "../none", "none.gguf", "~/no-such-model", ""])
+@pytest.mark.parametrize("name", ["/no/such/folder", "./none", "../none", "none.gguf", "~/no-such-model"])
 def test_paths_to_nothing_fail_at_once(name: str, tmp_path: Path) -> None:
     begin = time.monotonic()
     with pytest.raises(ModelError, match=name):
         resolve(name, tmp_path)
     assert time.monotonic() - begin < 0.5
+
+
+def test_an_empty_name_is_no_name_for_this_folder(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_folder("llama"))
+    with pytest.raises(ModelError, match="''"):
+        resolve("", Path("cache"))
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
@@ -70,7 +77,10 @@ def test_a_package_is_found_without_running_it(tmp_path: Path, monkeypatch: pyte
     assert "explosive_package" not in sys.modules
 
 
-@pytest.mark.parametrize("name", ["package:no_such_package", "package:", "package:a.b", "package:../x"])
-def test_packages_that_are_not_there(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["package:no_such_package", "package:", "package:a.b", "package:../x", "package:specless"]
+)
+def test_packages_that_are_not_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "specless", ModuleType("specless"))
     with pytest.raises(ModelError, match="no such package"):
         resolve(name, tmp_path)

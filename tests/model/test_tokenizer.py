@@ -34,7 +34,12 @@ def test_the_hash_takes_pieces_that_are_no_text() -> None:
 def test_a_chat_is_rendered_up_to_where_the_answer_begins(make_folder: MakeFolder) -> None:
     tokenizer = load_tokenizer(make_folder("llama"))
     tokenizer.chat_template = TEMPLATE
-    assert render_chat(tokenizer, [{"role": "user", "content": "w5 w6"}, {"role": "user", "content": "w7"}]) == [5, 6, 7, 9]
+    assert render_chat(tokenizer, [{"role": "user", "content": "w5 w6"}, {"role": "user", "content": "w7"}]) == [
+        5,
+        6,
+        7,
+        9,
+    ]
 
 
 def test_messages_that_the_template_refuses_are_the_clients_fault(make_folder: MakeFolder) -> None:

@@ -12,7 +12,8 @@ from tandem.core.statistics import Statistics
 from tandem.core.stopping import Ending
 from tandem.core.types import Sampling
 from tandem.errors import InvalidRequest
-from tandem.rpc.codec import logprobs_to_pb, sampling_from_pb
+from tandem.rpc.codec.calls import sampling_from_pb
+from tandem.rpc.codec.replies import logprobs_to_pb
 from tandem.v1 import coordinator_pb2 as pb
 
 LOOKAHEAD_OFF = pb.LOOKAHEAD_OFF
@@ -85,7 +86,7 @@ def commit_to_pb(request_id: str, commit: Commit) -> pb.GenerateChunk:
         token_ids=commit.tokens,
         text=commit.text,
         logprobs=[logprobs_to_pb(row) for row in commit.logprobs],
-        origins=[pb.Origin.Value(f"ORIGIN_{origin.name}") for origin in commit.origins],
+        origins=[f"ORIGIN_{origin.name}" for origin in commit.origins],
     )
 
 
@@ -111,15 +112,26 @@ def add_finish(
     chunk: pb.GenerateChunk, ending: Ending, num_prompt: int, num_output: int, stats: Statistics, durations: Durations
 ) -> None:
     """What the last chunk carries."""
-    finish = chunk.finish
-    finish.reason = pb.FinishReason.Value(f"FINISH_REASON_{ending.reason.name}")
-    finish.stop = ending.stop
-    if ending.stop_token_id is not None:
-        finish.stop_token_id = ending.stop_token_id
-    finish.num_prompt_tokens, finish.num_output_tokens = num_prompt, num_output
-    finish.speculation.CopyFrom(_statistics_to_pb(stats))
-    for name in ("queue", "first_token", "total", "verify", "draft_wait"):
-        setattr(finish.timing, f"{name}_ns", round(getattr(durations, f"{name}_s") * 1e9))
+    finish = pb.Finish(
+        reason=f"FINISH_REASON_{ending.reason.name}",
+        stop=ending.stop,
+        stop_token_id=ending.stop_token_id,
+        num_prompt_tokens=num_prompt,
+        num_output_tokens=num_output,
+        speculation=_statistics_to_pb(stats),
+        timing=_durations_to_pb(durations),
+    )
+    chunk.finish.CopyFrom(finish)
+
+
+def _durations_to_pb(durations: Durations) -> pb.Timing:
+    return pb.Timing(
+        queue_ns=round(durations.queue_s * 1e9),
+        first_token_ns=round(durations.first_token_s * 1e9),
+        total_ns=round(durations.total_s * 1e9),
+        verify_ns=round(durations.verify_s * 1e9),
+        draft_wait_ns=round(durations.draft_wait_s * 1e9),
+    )
 
 
 def _statistics_to_pb(stats: Statistics) -> pb.SpeculationStats:
