@@ -19,8 +19,8 @@ from coordinator.validate import Request, check_fields, make_request
 from tandem.config import Config
 from tandem.core.ledger import Commit, Ledger
 from tandem.core.stopping import Stopping
-from tandem.core.types import Call, Rule
-from tandem.errors import DuplicateRequest, Overloaded, UnsupportedRequest
+from tandem.core.types import Call
+from tandem.errors import DuplicateRequest, Overloaded
 from tandem.rpc.codec import public as codec
 from tandem.rpc.codec.public import Durations
 
@@ -47,8 +47,6 @@ class CoordinatorService:
             target = self._pool.target()
             prompt = await self._frontend.prompt(raw)
             request = make_request(raw, prompt, target, self._config.limits.default_max_tokens)
-            if request.rule is not Rule.GREEDY:
-                raise UnsupportedRequest("sampling.temperature: only greedy decoding (0) is built yet")
             first = True
             async with contextlib.aclosing(self._commits(request, stopwatch)) as commits:
                 async for commit, ledger in commits:

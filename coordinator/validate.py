@@ -23,7 +23,6 @@ from tandem.rpc.codec.public import (
     RawRequest,
 )
 
-GREEDY_TEMPERATURE = 1e-5  # up to here a temperature means greedy
 MAX_DRAFT_TOKENS = 16
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
@@ -136,7 +135,7 @@ def _check_ids(name: str, ids: Sequence[int], head_width: int) -> None:
 
 
 def _rule(raw: RawRequest) -> Rule:
-    if raw.sampling.temperature <= GREEDY_TEMPERATURE:
+    if raw.sampling.is_greedy:
         return Rule.GREEDY
     if raw.acceptance == ACCEPTANCE_COUPLED:
         return Rule.COUPLED

@@ -6,7 +6,7 @@ import asyncio
 
 import torch
 
-from draft_worker.drafter import MAX_PROPOSAL, CausalDrafter, Drafter, Drafters
+from draft_worker.drafter import MAX_PROPOSAL, CausalDrafter, Drafter, Drafters, Head
 from draft_worker.lookup import LookupDrafter
 from tandem.config import PROMPT_LOOKUP, Config, cache_folder
 from tandem.core.blocks import BlockPool
@@ -41,7 +41,7 @@ def load(config: Config) -> Loaded:
 def _load_model(config: Config) -> Loaded:
     ready = open_model(config.model.draft, config.model, config.draft)
     model = ready.model
-    causal = CausalDrafter(ready.num_embeddings, model.num_pieces, model.context_length, model.row_ids)
+    causal = CausalDrafter(ready.num_embeddings, model.context_length, Head(model.num_pieces, model.row_ids))
     drafters = Drafters([causal, LookupDrafter()])
     engine = Engine(ready.runner, ready.table, drafters.open_job, config.draft.max_step_tokens)
     return Loaded(engine, describe(ready, MAX_PROPOSAL, drafters.names), ready.pieces)

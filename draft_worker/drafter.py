@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from tandem.core.rules import pick_greedy
+from tandem.core.distributions import EmptySupport
+from tandem.core.rules import draw
 from tandem.core.sessions import InvalidCall, Session
-from tandem.core.types import Drafted, Propose, Refusal, Verify
+from tandem.core.types import Drafted, Propose, Verify
 from tandem.model.engine import Job
 
 MAX_PROPOSAL = 17  # a block of 16 and the guess of the bonus before it
@@ -30,28 +32,54 @@ class CausalJob:
     The last token drawn is not fed: the next call states it, and the last stated token is always fed again.
     """
 
-    def __init__(self, item: Propose, session: Session, keep: int, row_ids: torch.Tensor | None, name: str) -> None:
+    def __init__(self, item: Propose, session: Session, keep: int, head: Head) -> None:
+        self._item = item
         self._left = item.num_tokens
         self._session = session
-        self._row_ids = row_ids
-        self._name = name
+        self._head = head
         self.pending = session.tokens[keep:]
         self.num_logits = 1
         self.done = False
 
     def advance(self, logits: torch.Tensor | None) -> Drafted:
-        """The token drawn from logits [1, head rows]."""
+        """The token drawn from logits [1, head rows]; none, and the end of the block, where all are banned."""
         assert logits is not None
-        (row,) = pick_greedy(logits)
-        token = row if self._row_ids is None else int(self._row_ids[row])
-        self._session.tokens.extend([token])
+        tokens = self._session.tokens
+        try:
+            drawn = draw(
+                self._item.call,
+                tokens.ids,
+                self._item.prefix.num_prompt_tokens,
+                self._head.widen(logits),
+                self._head.num_pieces,
+            )
+        except EmptySupport:
+            self.done = True
+            return self.give_up()
+        tokens.extend([drawn.token])
         self._left -= 1
         self.done = self._left == 0
-        self.pending = [] if self.done else [token]
-        return Drafted((token,), drafter=self._name, done=self.done)
+        self.pending = [] if self.done else [drawn.token]
+        return Drafted((drawn.token,), drawn.q, CausalDrafter.name, self.done)
 
-    def give_up(self) -> Drafted | Refusal:
-        return Drafted((), drafter=self._name, done=True)
+    def give_up(self) -> Drafted:
+        return Drafted((), drafter=CausalDrafter.name, done=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the rows of a draft's output head stand for."""
+
+    num_pieces: int
+    row_ids: torch.Tensor | None = None  # int64 [head rows]: their token ids; None: their indices
+
+    def widen(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits by token id: -inf for tokens that the head lacks. [1, head rows] -> [1, V]."""
+        if self.row_ids is None:
+            return logits
+        wide = logits.new_full((1, self.num_pieces), -torch.inf)
+        wide[:, self.row_ids] = logits
+        return wide
 
 
 class CausalDrafter:
@@ -59,18 +87,17 @@ class CausalDrafter:
 
     name = "model"
 
-    def __init__(self, num_embeddings: int, num_pieces: int, context_length: int, row_ids: torch.Tensor | None) -> None:
+    def __init__(self, num_embeddings: int, context_length: int, head: Head) -> None:
         self._num_embeddings = num_embeddings
-        self._num_pieces = num_pieces
         self._context_length = context_length
-        self._row_ids = row_ids
+        self._head = head
 
     def open_job(self, session: Session, item: Propose, keep: int) -> Job:
         if item.prefix.length + item.num_tokens - 1 > self._context_length:
             raise InvalidCall("prefix: longer than the context with the tokens wanted")
         if any(token >= self._num_embeddings for token in session.tokens[keep:]):
             raise InvalidCall("prefix.tokens: an id outside the vocabulary")
-        return CausalJob(item, session, keep, self._row_ids, self.name)
+        return CausalJob(item, session, keep, self._head)
 
 
 class Drafters:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from tandem.core.sessions import Session
-from tandem.core.types import Drafted, Propose, Refusal
+from tandem.core.types import Drafted, Propose, Rule, SparseDistribution
 from tandem.model.engine import Job
 
 MAX_NGRAM = 8
@@ -42,17 +42,20 @@ class LookupJob:
     num_logits = 0
 
     def __init__(self, item: Propose, session: Session, name: str) -> None:
-        self._drafted = continuation(session.tokens[:], item.num_tokens)
+        self._drafted = tuple(continuation(session.tokens.ids, item.num_tokens))
+        self._is_tested = item.call.rule is Rule.REJECTION
         self._name = name
         session.tokens.extend(self._drafted)
         self.pending: list[int] = []
         self.done = False
 
     def advance(self, logits: torch.Tensor | None) -> Drafted:
+        """The block; under rejection with its q, which is all on the one token that could come."""
         self.done = True
-        return Drafted(tuple(self._drafted), drafter=self._name, done=True)
+        q = tuple(SparseDistribution((token,), (1.0,)) for token in self._drafted) if self._is_tested else ()
+        return Drafted(self._drafted, q, self._name, done=True)
 
-    def give_up(self) -> Drafted | Refusal:
+    def give_up(self) -> Drafted:
         return Drafted((), drafter=self._name, done=True)
 
 

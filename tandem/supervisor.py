@@ -22,6 +22,7 @@ from tandem.errors import TandemError
 
 POLL_S = 0.1
 CHECK_S = 1.0  # longest wait for one answer about health
+LOADING_GRACE_S = 2.0  # for services that were never ready: nothing runs on them, and loading may not be interruptible
 NUM_LOG_LINES = 20
 
 STARTING, LOADING, READY = "starting", "loading", "ready"
@@ -65,6 +66,7 @@ class Supervisor:
         self._log_folder = log_folder
         self._environment = environment
         self._grace_s = grace_s
+        self._ready = False
         self._running: dict[Service, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Supervisor:
@@ -89,6 +91,7 @@ class Supervisor:
                 if time.monotonic() > deadline:
                     raise ServiceNotReady(f"{unready} not ready after {timeout_s:.0f} s; log in {self._log_folder}")
                 time.sleep(POLL_S)
+            self._ready = True
         finally:
             for probe in probes.values():
                 probe.close()
@@ -129,7 +132,7 @@ class Supervisor:
         processes = list(processes)
         for process in processes:
             process.terminate()
-        deadline = time.monotonic() + self._grace_s
+        deadline = time.monotonic() + (self._grace_s if self._ready else min(self._grace_s, LOADING_GRACE_S))
         for process in processes:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))

@@ -26,7 +26,7 @@ def load(config: Config) -> Loaded:
     """Loads the target model and builds its engine. Raises ModelError."""
     ready = open_model(config.model.target, config.model, config.target)
     model = ready.model
-    verifier = Verifier(ready.num_embeddings, model.num_pieces, model.context_length)
+    verifier = Verifier(ready.num_embeddings, model.head_width, model.num_pieces, model.context_length)
     engine = Engine(Group(ready.runner), ready.table, verifier.open_job, config.target.max_step_tokens)
     return Loaded(engine, describe(ready, MAX_BLOCK), ready.pieces)
 

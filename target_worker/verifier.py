@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from tandem.core.rules import judge
 from tandem.core.sessions import InvalidCall, Session
-from tandem.core.types import Drafted, Propose, Refusal, RefusalReason, Verdict, Verify
+from tandem.core.types import Block, Drafted, Propose, Refusal, RefusalReason, Rule, SparseDistribution, Verdict, Verify
 
 MAX_BLOCK = 16
 
@@ -31,7 +33,7 @@ class VerifyJob:
         """The verdict. logits: [k + 1, head rows]."""
         assert logits is not None
         self.done = True
-        return judge(self._item, self._tokens, logits[:, : self._num_pieces])
+        return judge(self._item, self._tokens.ids, logits, self._num_pieces)
 
     def give_up(self) -> Drafted | Refusal:
         return Refusal(RefusalReason.ENDED, "the call's time is up")
@@ -40,8 +42,9 @@ class VerifyJob:
 class Verifier:
     """Opens verify jobs for one target model."""
 
-    def __init__(self, num_embeddings: int, num_pieces: int, context_length: int) -> None:
+    def __init__(self, num_embeddings: int, head_width: int, num_pieces: int, context_length: int) -> None:
         self._num_embeddings = num_embeddings
+        self._num_ids = min(num_embeddings, head_width)  # that a block may hold; padding ids are never accepted
         self._num_pieces = num_pieces
         self._context_length = context_length
 
@@ -57,7 +60,24 @@ class Verifier:
     def _check(self, item: Verify) -> None:
         if len(item.block.tokens) > MAX_BLOCK:
             raise InvalidCall(f"block.tokens: {len(item.block.tokens)} are more than {MAX_BLOCK}")
-        if any(token >= self._num_pieces for token in item.block.tokens):
+        if any(token >= self._num_ids for token in item.block.tokens):
             raise InvalidCall("block.tokens: an id outside the vocabulary")
+        if item.call.rule is Rule.REJECTION:
+            self._check_q(item.block)
         if item.prefix.length + len(item.block.tokens) > self._context_length:
             raise InvalidCall("prefix: longer than the context with its block")
+
+    def _check_q(self, block: Block) -> None:
+        if len(block.q) != len(block.tokens):
+            raise InvalidCall(f"block.q: {len(block.q)} distributions for {len(block.tokens)} tokens")
+        for token, q in zip(block.tokens, block.q, strict=True):
+            if not self._is_distribution(q) or token not in q.ids:
+                raise InvalidCall("block.q: not a distribution that its token can come from")
+
+    def _is_distribution(self, q: SparseDistribution) -> bool:
+        """Ids once each and inside the vocabulary, weights positive and finite; NaN fails the comparison."""
+        return (
+            len(q.ids) == len(q.weights) == len(set(q.ids))
+            and max(q.ids, default=0) < self._num_ids
+            and all(0 < weight < math.inf for weight in q.weights)
+        )

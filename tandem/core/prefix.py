@@ -47,6 +47,11 @@ class TokenList:
     def __getitem__(self, span: slice) -> list[int]:
         return self._tokens[span]
 
+    @property
+    def ids(self) -> Sequence[int]:
+        """The tokens themselves, to be read."""
+        return self._tokens
+
     def digest(self, length: int) -> int:
         """Digest of the first `length` tokens."""
         return self._digests[length]

@@ -1,17 +1,99 @@
-"""Which token comes out: the acceptance rules (docs/exactness.md)."""
+"""Which token comes out: the three acceptance rules.
+
+p  the target's distribution at a position, q the draft's, u a uniform number, g Gumbel noise
+accepted    the draft token becomes final
+correction  the target's own token at the first rejected position
+bonus       the target's own token after a fully accepted block; drawn with the noise of the ahead block's first
+            token, so that the guess of a good draft equals it
+
+greedy      the draft proposes argmax q; accepted iff it is argmax p
+rejection   the draft draws x ~ q; accepted iff u q(x) < p(x), else a draw from norm(max(0, p - q))
+            (Leviathan et al. 2022, algorithm 1; Chen et al. 2023, algorithm 2)
+coupled     both draw argmax(log . + g) with the same g; accepted iff equal (Daliri, Musco, Suresh 2024, section 3)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from tandem.core.prefix import TokenList
-from tandem.core.types import Verdict, Verify
+from tandem.core.distributions import Rows, log_probabilities, score, truncate
+from tandem.core.noise import Purpose, noise_key, race, race_among, uniform
+from tandem.core.types import Call, Rule, SparseDistribution, Verdict, Verify
+
+DRAFT_SUPPORT = 64  # ids of q that a draft keeps under rejection, beside the request's own truncation
 
 
-class UnusableLogits(ValueError):
-    """Logits that give no distribution: NaN, +inf, or nothing finite."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One draft token and, under rejection, the distribution it was drawn from."""
+
+    token: int
+    q: tuple[SparseDistribution, ...] = ()
+
+
+def judge(item: Verify, tokens: Sequence[int], logits: Tensor, num_pieces: int) -> Verdict:
+    """The verdict on a block of k tokens, with which `tokens` ends. logits: [k + 1, V]; row i judges block token i.
+
+    Raises UnusableLogits, EmptySupport, and ValueError for a block whose q cannot be one.
+    """
+    call, block = item.call, item.block
+    rows = Rows(tokens, item.prefix.length, item.prefix.num_prompt_tokens)
+    scores = score(logits, call, rows, num_pieces)
+    if call.rule is Rule.REJECTION:
+        weights = truncate(scores, call.sampling)
+        num_accepted, next_token = _judge_by_rejection(item, weights / weights.sum(dim=-1, keepdim=True), rows)
+    else:
+        own = _own_tokens(call, scores, rows)
+        num_accepted = num_agreeing(block.tokens, own)
+        next_token = own[num_accepted]
+    emitted = (*block.tokens[:num_accepted], next_token)
+    num_top = call.sampling.logprobs
+    return Verdict(num_accepted, next_token, () if num_top is None else log_probabilities(scores, emitted, num_top))
+
+
+def draw(call: Call, tokens: Sequence[int], num_prompt_tokens: int, logits: Tensor, num_pieces: int) -> Drawn:
+    """The draft's token after `tokens`. logits: [1, V]. Raises UnusableLogits, EmptySupport."""
+    rows = Rows(tokens, len(tokens), num_prompt_tokens)
+    scores = score(logits, call, rows, num_pieces)
+    if call.rule is not Rule.REJECTION:
+        return Drawn(_own_tokens(call, scores, rows)[0])
+    q = sparse_q(truncate(scores, call.sampling)[0])
+    key = noise_key(call.seed, call.round, rows.first, Purpose.DRAFT)
+    return Drawn(_draw_from(q, key), (q,))
+
+
+def sparse_q(weights: Tensor) -> SparseDistribution:
+    """What a draft draws from and sends: the largest weights, rounded to float32 first, without those that became 0.
+
+    weights: float64 [V].
+    """
+    top, ids = weights.topk(min(DRAFT_SUPPORT, len(weights)))
+    rounded = top.float()
+    kept = rounded > 0
+    ids, order = ids[kept].sort()
+    return SparseDistribution(tuple(ids.tolist()), tuple(rounded[kept][order].tolist()))
+
+
+def dense_q(q: SparseDistribution, like: Tensor) -> Tensor:
+    """float64 [V], normalised: q_i = w_i / sum(w), 0 for ids that are not listed."""
+    weights = torch.tensor(q.weights, dtype=torch.float64, device=like.device)
+    dense = torch.zeros_like(like)
+    dense[torch.tensor(q.ids, dtype=torch.int64, device=like.device)] = weights / weights.sum()
+    return dense
+
+
+def is_accepted(u: float, p_x: float, q_x: float) -> bool:
+    """The test of rejection sampling, for a draft token of probability p_x and q_x."""
+    return u * q_x < p_x
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """What a correction is drawn from, not normalised. p, q: float64 [V], normalised."""
+    return (p - q).clamp(min=0)
 
 
 def num_agreeing(block: Sequence[int], own: Sequence[int]) -> int:
@@ -20,16 +102,46 @@ def num_agreeing(block: Sequence[int], own: Sequence[int]) -> int:
     return next((index for index, equal in enumerate(agreeing) if not equal), len(block))
 
 
-def pick_greedy(logits: torch.Tensor) -> list[int]:
-    """The most likely token of each row, the lower id at a tie. logits: [rows, V]. Raises UnusableLogits."""
-    best, ids = logits.max(dim=-1)
-    if not bool(torch.isfinite(best).all()) or bool(torch.isnan(logits).any()):
-        raise UnusableLogits("the model's logits hold NaN, +inf, or nothing finite")
-    return [int(token) for token in ids]
+def _own_tokens(call: Call, scores: Tensor, rows: Rows) -> list[int]:
+    """The target's (or the draft's) own token of each row under greedy and coupled."""
+    if call.rule is Rule.GREEDY:
+        return pick_greedy(scores)
+    keys = [noise_key(call.seed, 0, rows.first + row, Purpose.COUPLED) for row in range(len(scores))]
+    own: list[int] = race(truncate(scores, call.sampling), keys).tolist()
+    return own
 
 
-def judge(item: Verify, tokens: TokenList, logits: torch.Tensor) -> Verdict:
-    """The verdict on `item`'s block. logits: [k + 1, V], row i judges block token i, the last gives the bonus."""
-    own = pick_greedy(logits)
-    accepted = num_agreeing(item.block.tokens, own)
-    return Verdict(accepted, own[accepted])
+def pick_greedy(scores: Tensor) -> list[int]:
+    """The highest score of each row, the lower id at a tie. scores: [rows, V]."""
+    best = scores.amax(dim=-1, keepdim=True)
+    ids: list[int] = (scores == best).int().argmax(dim=-1).tolist()
+    return ids
+
+
+def _judge_by_rejection(item: Verify, p: Tensor, rows: Rows) -> tuple[int, int]:
+    """Draft tokens accepted, and the next token. p: float64 [k + 1, V], normalised."""
+    call, block = item.call, item.block
+    for row, (token, sparse) in enumerate(zip(block.tokens, block.q, strict=True)):
+        position = rows.first + row
+        q = dense_q(sparse, p[row])
+        u = uniform(noise_key(call.seed, call.round, position, Purpose.ACCEPT))
+        if is_accepted(u, float(p[row, token]), float(q[token])):
+            continue
+        left = residual(p[row], q)
+        if bool(left.any()):  # no mass left: p = q, and what looks like a rejection is rounding
+            key = noise_key(call.seed, call.round, position, Purpose.RESIDUAL)
+            return row, int(race(left[None], [key]))
+    return len(block.tokens), int(race(p[-1:], [next_key(item, rows.first + len(block.tokens))]))
+
+
+def next_key(item: Verify, position: int) -> int:
+    """The noise of a token that no draft token was tested for: the ahead block's first token's, if there is one."""
+    if item.ahead_round is not None:
+        return noise_key(item.call.seed, item.ahead_round, position, Purpose.DRAFT)
+    return noise_key(item.call.seed, item.call.round, position, Purpose.PLAIN)
+
+
+def _draw_from(q: SparseDistribution, key: int) -> int:
+    weights = torch.tensor([q.weights], dtype=torch.float64)
+    ids = torch.tensor(q.ids, dtype=torch.int64)
+    return q.ids[int(race_among(weights / weights.sum(), ids, [key]))]

@@ -40,6 +40,9 @@ class FinishReason(Enum):
     CONTEXT_FULL = 4
 
 
+GREEDY_TEMPERATURE = 1e-5  # up to here a temperature means greedy
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """Parameters that shape a distribution; the defaults change nothing."""
@@ -53,6 +56,10 @@ class Sampling:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None  # None: not asked for; 0: of the emitted token only
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature <= GREEDY_TEMPERATURE
 
 
 @dataclass(frozen=True, slots=True)

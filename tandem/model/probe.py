@@ -23,7 +23,7 @@ class Findings:
 
 
 def probe(module: nn.Module, num_layers: int) -> Findings:
-    """Runs two short sequences in one ragged step, then token by token.
+    """Runs two short sequences in one step, then each alone, one of them in two steps.
 
     Raises ModelError where the two ways disagree: the model then carries state past the pool (recurrence, convolution),
     ignores positions, or lets sequences of one batch see one another.
@@ -31,7 +31,7 @@ def probe(module: nn.Module, num_layers: int) -> Findings:
     together, apart = KVPool(2 * BLOCK_SIZE), KVPool(2 * BLOCK_SIZE)
     try:
         ragged = run_step(module, together, BLOCK_SIZE, StepPlan((_rows(LONG, 0, 0), _rows(SHORT, 0, 1))))
-        stepped = torch.cat([_token_by_token(module, apart, LONG, 0), _token_by_token(module, apart, SHORT, 1)])
+        stepped = _apart(module, apart)
     except ModelError:
         raise
     except Exception as error:  # whatever an unfit architecture trips over
@@ -43,11 +43,12 @@ def probe(module: nn.Module, num_layers: int) -> Findings:
     return Findings(together.bytes_per_token, ragged.shape[1])
 
 
-def _token_by_token(module: nn.Module, pool: KVPool, tokens: tuple[int, ...], block: int) -> Tensor:
-    """Logits [1, head_width] of the last token."""
-    for start, token in enumerate(tokens):
-        logits = run_step(module, pool, BLOCK_SIZE, StepPlan((_rows((token,), start, block),)))
-    return logits
+def _apart(module: nn.Module, pool: KVPool) -> Tensor:
+    """The same two rows of logits, from steps of one sequence each, the long one's cut in two."""
+    half = len(LONG) // 2
+    steps = (_rows(LONG[:half], 0, 0), _rows(LONG[half:], half, 0), _rows(SHORT, 0, 1))
+    logits = [run_step(module, pool, BLOCK_SIZE, StepPlan((step,))) for step in steps]
+    return torch.cat(logits[1:])
 
 
 def _rows(tokens: tuple[int, ...], start: int, block: int) -> SequencePlan:
