@@ -15,13 +15,11 @@ POOR_NAMES = {"manager", "helper", "helpers", "utils", "util", "handler", "handl
 # Where protobuf types may be seen: the codecs, the two ends of a worker's calls, the public servicer, and the client.
 # Beyond these they are the types of tandem/core/types.py.
 PROTOBUF_FILES = {
-    "tandem/rpc/codec.py",
-    "tandem/rpc/public_codec.py",
     "tandem/rpc/link.py",
     "tandem/rpc/worker_service.py",
     "coordinator/service.py",
 }
-PROTOBUF_FOLDERS = ("tandem/cli/",)
+PROTOBUF_FOLDERS = ("tandem/rpc/codec/", "tandem/cli/")
 
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 80

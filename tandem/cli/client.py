@@ -60,7 +60,7 @@ class Client:
     """One connection to a coordinator. Calls raise grpc.RpcError."""
 
     def __init__(self, channel: grpc.Channel) -> None:
-        self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
 
     def generate(self, request: pb.GenerateRequest) -> Generator[pb.GenerateChunk, None, None]:
         """The chunks of one generation; leaving early cancels it."""

@@ -36,11 +36,6 @@ def noise_key(seed: int, round_number: int, position: int, purpose: Purpose) -> 
     return key
 
 
-def uniform(key: int) -> float:
-    """One number in (0, 1) for a decision that needs just one."""
-    return ((_mix(key + _GAMMA) >> 12) + 0.5) * 2.0**-52
-
-
 def uniforms(keys: Sequence[int], ids: Tensor) -> Tensor:
     """float64 [len(keys), n] in (0, 1): one number for each key and each of `ids` (int64 [n] or [len(keys), n])."""
     signed = torch.tensor([_signed(key) for key in keys], dtype=torch.int64, device=ids.device)

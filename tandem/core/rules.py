@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from tandem.core.distributions import Rows, log_probabilities, score, truncate
-from tandem.core.noise import Purpose, noise_key, race, race_among, uniform
+from tandem.core.noise import Purpose, noise_key, race, race_among, uniforms
 from tandem.core.types import Call, Rule, SparseDistribution, Verdict, Verify
 
 DRAFT_SUPPORT = 64  # ids of q that a draft keeps under rejection, beside the request's own truncation
@@ -78,21 +78,28 @@ def sparse_q(weights: Tensor) -> SparseDistribution:
     return SparseDistribution(tuple(ids.tolist()), tuple(rounded[kept][order].tolist()))
 
 
-def dense_q(q: SparseDistribution, like: Tensor) -> Tensor:
-    """float64 [V], normalised: q_i = w_i / sum(w), 0 for ids that are not listed."""
-    weights = torch.tensor(q.weights, dtype=torch.float64, device=like.device)
+def dense_q(q: Sequence[SparseDistribution], like: Tensor) -> Tensor:
+    """float64 [k, V], normalised: q_i = w_i / sum(w), 0 for ids that are not listed. like: [k, V]."""
     dense = torch.zeros_like(like)
-    dense[torch.tensor(q.ids, dtype=torch.int64, device=like.device)] = weights / weights.sum()
+    for row, sparse in zip(dense, q, strict=True):
+        weights = torch.tensor(sparse.weights, dtype=torch.float64, device=like.device)
+        row[torch.tensor(sparse.ids, dtype=torch.int64, device=like.device)] = weights / weights.sum()
     return dense
 
 
-def is_accepted(u: float, p_x: float, q_x: float) -> bool:
-    """The test of rejection sampling, for a draft token of probability p_x and q_x."""
+def accept_rows(p: Tensor, q: Tensor, tokens: Tensor, keys: Sequence[int]) -> Tensor:
+    """Which draft tokens pass their test, each for itself: bool [k]. p, q: float64 [k, V]; tokens: int64 [k]."""
+    u = uniforms(keys, torch.zeros(1, dtype=torch.int64, device=p.device))[:, 0]
+    return is_accepted(u, p.gather(-1, tokens[:, None])[:, 0], q.gather(-1, tokens[:, None])[:, 0])
+
+
+def is_accepted(u: Tensor, p_x: Tensor, q_x: Tensor) -> Tensor:
+    """The test of rejection sampling, for draft tokens of probability p_x and q_x."""
     return u * q_x < p_x
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """What a correction is drawn from, not normalised. p, q: float64 [V], normalised."""
+    """What a correction is drawn from, not normalised. p, q: float64 [rows, V], normalised."""
     return (p - q).clamp(min=0)
 
 
@@ -121,17 +128,18 @@ def pick_greedy(scores: Tensor) -> list[int]:
 def _judge_by_rejection(item: Verify, p: Tensor, rows: Rows) -> tuple[int, int]:
     """Draft tokens accepted, and the next token. p: float64 [k + 1, V], normalised."""
     call, block = item.call, item.block
-    for row, (token, sparse) in enumerate(zip(block.tokens, block.q, strict=True)):
-        position = rows.first + row
-        q = dense_q(sparse, p[row])
-        u = uniform(noise_key(call.seed, call.round, position, Purpose.ACCEPT))
-        if is_accepted(u, float(p[row, token]), float(q[token])):
-            continue
-        left = residual(p[row], q)
+    q = dense_q(block.q, p[:-1])
+    tokens = torch.tensor(block.tokens, dtype=torch.int64, device=p.device)
+    passed = accept_rows(p[:-1], q, tokens, _keys(call, rows.first, len(tokens), Purpose.ACCEPT))
+    for row in torch.nonzero(~passed)[:, 0].tolist():
+        left = residual(p[row : row + 1], q[row : row + 1])
         if bool(left.any()):  # no mass left: p = q, and what looks like a rejection is rounding
-            key = noise_key(call.seed, call.round, position, Purpose.RESIDUAL)
-            return row, int(race(left[None], [key]))
-    return len(block.tokens), int(race(p[-1:], [next_key(item, rows.first + len(block.tokens))]))
+            return row, int(race(left, _keys(call, rows.first + row, 1, Purpose.RESIDUAL)))
+    return len(tokens), int(race(p[-1:], [next_key(item, rows.first + len(tokens))]))
+
+
+def _keys(call: Call, first: int, count: int, purpose: Purpose) -> list[int]:
+    return [noise_key(call.seed, call.round, first + row, purpose) for row in range(count)]
 
 
 def next_key(item: Verify, position: int) -> int:

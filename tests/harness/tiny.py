@@ -39,7 +39,7 @@ def byte_tokenizer(permuted: bool = False) -> PreTrainedTokenizerFast:
 
 
 def _letter(byte: int) -> str:
-    """The letter that stands for a byte in a byte-level vocabulary: itself if it can be seen, else one from U+0100 on."""
+    """The letter that stands for a byte in a byte-level vocabulary: itself if visible, else one from U+0100 on."""
     seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
     return chr(byte if byte in seen else 256 + sum(other not in seen for other in range(byte)))
 

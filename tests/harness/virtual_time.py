@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next timer whenever nothing is ready: waiting costs nothing, order is fixed."""
+"""An event loop whose clock jumps to the next timer whenever nothing is ready: waiting is free, order is fixed."""
 
 from __future__ import annotations
 
