@@ -14,7 +14,7 @@ from coordinator.service import CoordinatorService
 from tandem.config import Config, cache_folder
 from tandem.model.resolve import resolve
 from tandem.model.tokenizer import load_tokenizer
-from tandem.rpc.serving import Server, server_options, service_main
+from tandem.rpc.serving import Server, load_or_stop, server_options, service_main
 
 _log = logging.getLogger("coordinator")
 
@@ -26,25 +26,27 @@ async def serve(config: Config, stopped: asyncio.Event) -> None:
     server.grpc.add_generic_rpc_handlers((door.handlers(),))
     await server.start(config.coordinator.host, config.coordinator.port)
     _log.info("listening on %s:%d", config.coordinator.host, server.port)
-    frontend = await asyncio.to_thread(_load_frontend, config)
+    frontend = await load_or_stop(lambda: _load_frontend(config), stopped)
+    if frontend is not None:
+        await _run(config, server, door, frontend, stopped)
+        frontend.close()
+    await server.stop(config.rpc.drain_s)
+
+
+async def _run(config: Config, server: Server, door: Door, frontend: Frontend, stopped: asyncio.Event) -> None:
     pool = Pool(config, VocabularyGate(frontend.pieces, frontend.vocabulary_hash))
     async with pool.connected():
-        door.service = CoordinatorService(config, frontend, pool, _served_name(config))
+        door.service = CoordinatorService(config, frontend, pool, Path(config.model.target).name)
         readiness = asyncio.create_task(_follow_target(server, pool))
         try:
             await stopped.wait()
         finally:
             readiness.cancel()
             await server.stop(config.rpc.drain_s)
-    frontend.close()
 
 
 def _load_frontend(config: Config) -> Frontend:
     return Frontend(load_tokenizer(resolve(config.model.target, cache_folder())))
-
-
-def _served_name(config: Config) -> str:
-    return Path(config.model.target).name or config.model.target
 
 
 async def _follow_target(server: Server, pool: Pool) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 
 from coordinator.breaker import Breaker
+from coordinator.patience import Patience
 from coordinator.workers import DraftSession, TargetSession
 from tandem.config import Config
 from tandem.core.ledger import Ledger
@@ -27,6 +28,7 @@ class Pool:
         self.target_link = Link("target", settings.target, config.rpc, gate)
         self.draft_link = Link("draft", settings.draft, config.rpc, gate) if settings.draft else None
         self._breaker = Breaker(settings.draft_retry_s)
+        self._patience = Patience(settings.target_wait_s, settings.memory_wait_s)
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
@@ -57,7 +59,7 @@ class Pool:
     @contextlib.contextmanager
     def sessions(self, call: Call, ledger: Ledger) -> Iterator[tuple[TargetSession, DraftSession | None]]:
         """One session on each worker, released on leaving."""
-        target = TargetSession(self.target_link.exchange, call, ledger, self._settings.target_wait_s)
+        target = TargetSession(self.target_link.exchange, call, ledger, self._patience)
         draft = self._draft_session(call, ledger)
         try:
             yield target, draft

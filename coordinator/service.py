@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Iterator
 from importlib.metadata import version
 from typing import Any
 
+from coordinator.admission import Admission, Limits
 from coordinator.decode import decode
 from coordinator.drafting import Drafting
 from coordinator.frontend import Frontend
@@ -18,14 +19,13 @@ from coordinator.timing import Stopwatch
 from coordinator.validate import Request, check_fields, make_request
 from tandem.config import Config
 from tandem.core.ledger import Commit, Ledger
-from tandem.core.stopping import Stopping
+from tandem.core.stopping import Ending, Stopping
 from tandem.core.types import Call
-from tandem.errors import DuplicateRequest, Overloaded
+from tandem.errors import DuplicateRequest
 from tandem.rpc.codec import public as codec
-from tandem.rpc.codec.public import Durations
+from tandem.rpc.codec.public import Durations, Finish
 
 _log = logging.getLogger(__name__)
-_RETRY_AFTER_S = 1.0
 
 
 class CoordinatorService:
@@ -36,62 +36,68 @@ class CoordinatorService:
         self._frontend = frontend
         self._pool = pool
         self._model = model
-        self._running: set[str] = set()
+        self._ids: set[str] = set()  # of requests that run or wait
+        settings = config.coordinator
+        self._admission = Admission(Limits(settings.max_running, settings.max_waiting, settings.max_waiting_tokens))
 
     async def generate(self, message: bytes) -> AsyncGenerator[Any]:
         """Chunks of one request. Raises RequestError."""
         stopwatch = Stopwatch()
         raw = codec.parse_request(message)
         check_fields(raw, self._model)
-        with self._admitted(raw.request_id or uuid.uuid4().hex) as request_id:
+        with self._named(raw.request_id or uuid.uuid4().hex) as request_id:
             target = self._pool.target()
             prompt = await self._frontend.prompt(raw)
             request = make_request(raw, prompt, target, self._config.limits.default_max_tokens)
             first = True
             async with contextlib.aclosing(self._commits(request, stopwatch)) as commits:
-                async for commit, ledger in commits:
+                async for commit, finish in commits:
                     chunk = codec.commit_to_pb(request_id, commit)
                     if first:
                         codec.add_start(chunk, request.seed, target.fingerprint, request.prompt)
                     first = False
-                    if commit.ending is not None:
-                        _add_finish(chunk, commit, ledger, stopwatch)
+                    if finish is not None:
+                        codec.add_finish(chunk, finish)
                     yield chunk
 
     async def status(self) -> object:
         """Who serves, and how much runs."""
         workers = await self._pool.states()
-        return codec.status_to_pb(self._model, version("tandem-serving"), workers, len(self._running), 0)
+        return codec.status_to_pb(
+            self._model, version("tandem-serving"), workers, self._admission.num_running, self._admission.num_waiting
+        )
 
     @contextlib.contextmanager
-    def _admitted(self, request_id: str) -> Iterator[str]:
-        if request_id in self._running:
+    def _named(self, request_id: str) -> Iterator[str]:
+        if request_id in self._ids:
             raise DuplicateRequest(f"request_id: {request_id} is running")
-        if len(self._running) >= self._config.coordinator.max_running:
-            raise Overloaded("as many requests run as may", _RETRY_AFTER_S)
-        self._running.add(request_id)
+        self._ids.add(request_id)
         try:
             yield request_id
         finally:
-            self._running.remove(request_id)
+            self._ids.remove(request_id)
 
-    async def _commits(self, request: Request, stopwatch: Stopwatch) -> AsyncGenerator[tuple[Commit, Ledger]]:
-        """The request's life on the workers; leaves no session behind, however it ends."""
-        stopping = Stopping(request.stop_rules, self._frontend.decode)
+    async def _commits(self, request: Request, stopwatch: Stopwatch) -> AsyncGenerator[tuple[Commit, Finish | None]]:
+        """What becomes final, and the finish with the last of it."""
         num_tokens, draft_context = self._pool.drafting(request.num_draft_tokens)
+        stopping = Stopping(request.stop_rules, self._frontend.decode)
         ledger = Ledger(request.prompt, stopping, num_tokens, draft_context)
         resumed = ledger.resume(request.prior_output)
-        stopwatch.admitted()
         if resumed.ending is not None:
-            yield resumed, ledger
+            yield resumed, _finish(resumed.ending, ledger, stopwatch, 0)
             return
-        call = _call(request)
-        with self._pool.sessions(call, ledger) as (target, draft):
-            rounds = decode(ledger, target, Drafting(ledger, draft), stopwatch, request.pipelined and num_tokens > 0)
-            async with contextlib.aclosing(rounds):
-                async for commit in rounds:
-                    stopwatch.token_came()
-                    yield commit, ledger
+        async with self._admission.slot(request.max_length):
+            stopwatch.admitted()
+            # one session on each worker, however the request ends
+            with self._pool.sessions(_call(request), ledger) as (target, draft):
+                pipelined = request.pipelined and num_tokens > 0
+                async with contextlib.aclosing(
+                    decode(ledger, target, Drafting(ledger, draft), stopwatch, pipelined)
+                ) as commits:
+                    async for commit in commits:
+                        stopwatch.token_came()
+                        ending = commit.ending
+                        yield commit, ending and _finish(ending, ledger, stopwatch, target.num_reused)
 
 
 def _call(request: Request) -> Call:
@@ -109,11 +115,15 @@ def _call(request: Request) -> Call:
     )
 
 
-def _add_finish(chunk: Any, commit: Commit, ledger: Ledger, stopwatch: Stopwatch) -> None:
-    assert commit.ending is not None
+def _finish(ending: Ending, ledger: Ledger, stopwatch: Stopwatch, num_reused: int) -> Finish:
     durations = Durations(
         stopwatch.queue_s, stopwatch.first_token_s, stopwatch.total_s, stopwatch.verify_s, stopwatch.draft_wait_s
     )
-    codec.add_finish(
-        chunk, commit.ending, ledger.num_prompt_tokens, ledger.num_output_tokens, ledger.statistics, durations
+    return Finish(
+        ending,
+        ledger.num_prompt_tokens,
+        ledger.num_output_tokens,
+        min(num_reused, ledger.num_prompt_tokens),
+        ledger.statistics,
+        durations,
     )

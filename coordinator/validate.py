@@ -155,8 +155,14 @@ def _stop_rules(
     if raw.max_tokens is not None and raw.max_tokens > room:
         raise InvalidRequest("stopping.max_tokens", f"{raw.max_tokens} exceeds the {room} tokens left in the context")
     limited = raw.max_tokens is None and room < default_max_tokens
+    max_tokens = raw.max_tokens or min(default_max_tokens, room)
+    if num_prompt + max_tokens + 1 > target.kv_budget_tokens:
+        raise InvalidRequest(
+            "stopping.max_tokens",
+            f"prompt and output can never fit the target's {target.kv_budget_tokens} tokens of KV",
+        )
     return StopRules(
-        max_tokens=raw.max_tokens or min(default_max_tokens, room),
+        max_tokens=max_tokens,
         full_reason=FinishReason.CONTEXT_FULL if limited else FinishReason.MAX_TOKENS,
         end_token_ids=ends,
         stops=raw.stops,

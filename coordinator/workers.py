@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coordinator.breaker import Breaker
+from coordinator.patience import Patience
 from tandem.core.ledger import DraftOrder, Ledger, VerifyOrder
 from tandem.core.types import Block, Call, Drafted, Prefix, Propose, Refusal, RefusalReason, Verdict, Verify
-from tandem.errors import CallRefused, GenerationFault, Unavailable, WorkerLost
+from tandem.errors import CallRefused, GenerationFault, WorkerLost
 from tandem.rpc.exchange import Exchange, OpenCall
 
-_MAX_LOSSES = 5  # times a target may be lost within one verify
+_MAX_PREEMPTED = 3
 
 
 class Session:
@@ -48,29 +49,44 @@ class Session:
 class TargetSession(Session):
     """verify, with what it takes to get an answer."""
 
-    def __init__(self, exchange: Exchange, call: Call, ledger: Ledger, wait_s: float) -> None:
+    def __init__(self, exchange: Exchange, call: Call, ledger: Ledger, patience: Patience) -> None:
         super().__init__(exchange, call, ledger)
-        self._wait_s = wait_s
+        self.num_reused = 0  # prompt tokens that were found in the target's cache at first
+        self._patience = patience
+        self._num_preempted = 0
 
     async def verify(self, order: VerifyOrder) -> tuple[Block, Verdict]:
         """The verdict, and the block it is about: empty if the worker found the draft malformed.
 
-        Raises Unavailable when no target worker is there in time, GenerationFault when it cannot answer.
+        Raises Unavailable when no target worker is there in time, Overloaded when it has no memory in time,
+        GenerationFault when it cannot answer.
         """
-        block, resent, num_losses = order.block, False, 0
-        while True:
-            try:
-                return block, await self._verify_once(order, block)
-            except WorkerLost as error:
-                num_losses += 1
-                await self._come_back(num_losses, error)
-            except CallRefused as error:
-                if error.refusal.reason is RefusalReason.INVALID and block.tokens:
-                    block = Block()
-                elif error.refusal.reason is RefusalReason.MISSING and not resent:
-                    resent, self.known = True, error.refusal.have
-                else:
-                    raise _as_request_error(error) from error
+        block, resent = order.block, False
+        async with self._patience.start(self.exchange) as waiting:
+            while True:
+                try:
+                    return block, await self._verify_once(order, block)
+                except WorkerLost as error:
+                    self.known = 0
+                    await waiting.for_worker(error)
+                except CallRefused as error:
+                    match error.refusal.reason:
+                        case RefusalReason.INVALID if block.tokens:
+                            block = Block()
+                        case RefusalReason.MISSING if not resent:
+                            resent, self.known = True, error.refusal.have
+                        case RefusalReason.FULL | RefusalReason.PREEMPTED as reason:
+                            self._lost_memory(reason)
+                            await waiting.for_memory()
+                        case _:
+                            raise GenerationFault(f"target worker: {error}") from error
+
+    def _lost_memory(self, reason: RefusalReason) -> None:
+        """A request that is preempted too often comes back only with memory for all of it."""
+        self.known = 0
+        self._num_preempted += reason is RefusalReason.PREEMPTED
+        if self._num_preempted >= _MAX_PREEMPTED:
+            self._call = replace(self._call, reserve_whole=True)
 
     async def _verify_once(self, order: VerifyOrder, block: Block) -> Verdict:
         prefix = self._state_prefix(())
@@ -82,24 +98,8 @@ class TargetSession(Session):
         if isinstance(body, Refusal):
             raise CallRefused(body)
         assert isinstance(body, Verdict)
+        self.num_reused = self.num_reused or body.num_reused
         return body
-
-    async def _come_back(self, num_losses: int, error: WorkerLost) -> None:
-        """Waits for a lost worker, which then has nothing of ours."""
-        if num_losses > _MAX_LOSSES:
-            raise Unavailable("the target worker was lost again and again") from error
-        self.known = 0
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await self.exchange.wait_connected()
-        except TimeoutError:
-            raise Unavailable("no target worker is ready") from error
-
-
-def _as_request_error(error: CallRefused) -> GenerationFault | Unavailable:
-    if error.refusal.reason is RefusalReason.FULL:
-        return Unavailable(f"target worker: {error.refusal.message}")
-    return GenerationFault(f"target worker: {error}")
 
 
 class DraftSession(Session):

@@ -42,7 +42,10 @@ class CoordinatorConfig(Section):
     draft_wait_s: float = Field(2.0, gt=0, description="longest wait for a block that a verify could already use")
     draft_retry_s: float = Field(5.0, gt=0, description="pause before a failing draft worker is tried again")
     target_wait_s: float = Field(30.0, gt=0, description="longest wait for a lost target worker to come back")
-    max_running: int = Field(256, ge=1, description="requests that run at once")
+    max_running: int = Field(64, ge=1, description="requests that run at once")
+    max_waiting: int = Field(256, ge=0, description="requests that may wait for a slot")
+    max_waiting_tokens: int = Field(1 << 20, ge=1, description="tokens, prompts and outputs, that may wait for a slot")
+    memory_wait_s: float = Field(120.0, gt=0, description="longest wait for memory on the target worker")
 
 
 class WorkerConfig(Section):

@@ -9,11 +9,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -25,6 +25,7 @@ CHECK_S = 1.0  # longest wait for one answer about health
 LOADING_GRACE_S = 2.0  # for services that were never ready: nothing runs on them, and loading may not be interruptible
 NUM_LOG_LINES = 20
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STARTING, LOADING, READY = "starting", "loading", "ready"
 
 Report = Callable[[str, str], None]  # (name of a service, what it is doing)
@@ -96,9 +97,9 @@ class Supervisor:
             for probe in probes.values():
                 probe.close()
 
-    def watch(self, on_loss: Callable[[ServiceExited], None]) -> None:
-        """Runs until a vital service ends, and raises that; `on_loss` is told of the others, once each."""
-        while True:
+    def watch(self, on_loss: Callable[[ServiceExited], None], until: Callable[[], bool]) -> None:
+        """Runs until `until()`. Raises when a vital service ends; `on_loss` is told of the others, once each."""
+        while not until():
             for service in self._exited():
                 failure = self._failure(service)
                 if service.vital:
@@ -200,22 +201,34 @@ def _last_lines(path: Path) -> list[str]:
     return path.read_text(errors="replace").splitlines()[-NUM_LOG_LINES:]
 
 
-@contextmanager
-def interrupted_once() -> Iterator[None]:
-    """Within it, SIGTERM and SIGINT raise KeyboardInterrupt, the first one only.
+class StopSignal:
+    """SIGINT and SIGTERM, of which only the first one counts, as long as this context lasts.
 
-    What follows is the shutdown, which is bounded; a second Ctrl-C must not cut it short and leave processes.
+    What follows it is the shutdown, which is bounded; a second Ctrl-C must not cut it short and leave processes.
     """
-    caught = (signal.SIGINT, signal.SIGTERM)
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        for each in caught:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
+    def __init__(self) -> None:
+        self.seen = False
+        self._raises = True
+        self._before: dict[signal.Signals, Any] = {}
 
-    before = [signal.signal(each, interrupt) for each in caught]
-    try:
-        yield
-    finally:
-        for each, previous in zip(caught, before, strict=True):
+    def __enter__(self) -> StopSignal:
+        self._before = {each: signal.signal(each, self._receive) for each in STOP_SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each, previous in self._before.items():
             signal.signal(each, previous)
+
+    def only_note(self) -> None:
+        """From now on it sets `seen` and raises no KeyboardInterrupt, which could get lost in some destructor."""
+        self._raises = False
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        for each in STOP_SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        self.seen = True
+        if self._raises:
+            raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -24,7 +25,7 @@ class VerifyJob:
         self._item = item
         self._num_pieces = num_pieces
         session.tokens.extend(item.block.tokens)
-        self._tokens = session.tokens
+        self._session = session
         self.pending = session.tokens[keep:]
         self.num_logits = len(item.block.tokens) + 1
         self.done = False
@@ -33,7 +34,8 @@ class VerifyJob:
         """The verdict. logits: [k + 1, head rows]."""
         assert logits is not None
         self.done = True
-        return judge(self._item, self._tokens.ids, logits, self._num_pieces)
+        verdict = judge(self._item, self._session.tokens.ids, logits, self._num_pieces)
+        return replace(verdict, num_reused=self._session.num_reused)
 
     def give_up(self) -> Drafted | Refusal:
         return Refusal(RefusalReason.ENDED, "the call's time is up")

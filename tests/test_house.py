@@ -15,6 +15,7 @@ POOR_NAMES = {"manager", "helper", "helpers", "utils", "util", "handler", "handl
 # Where protobuf types may be seen: the codecs, the two ends of a worker's calls, the public servicer, and the client.
 # Beyond these they are the types of tandem/core/types.py.
 PROTOBUF_FILES = {
+    "tandem/client/codec.py",
     "tandem/rpc/link.py",
     "tandem/rpc/worker_service.py",
     "coordinator/service.py",

@@ -20,7 +20,7 @@ from tandem.cli.progress import phases
 from tandem.cli.result import Generation, collect, write_json
 from tandem.config import Config
 from tandem.errors import TandemError
-from tandem.supervisor import interrupted_once
+from tandem.supervisor import READY, StopSignal
 
 PROMPT = "Give me a recipe for pancakes, step by step."  # of the kind that the stand-in draft is best at
 BLOCK = 2  # draft tokens per block, where the stand-in draft has its hits
@@ -43,7 +43,7 @@ def demo(
 ) -> None:
     """Show the whole: one answer with and without speculation, and what each cost."""
     settings = local_config(None, _flags(target, draft), with_draft=True, num_cores=available_cores())
-    with interrupted_once():
+    with StopSignal():
         with launched(settings), connect(coordinator_address(settings)) as client:
             comparison = _compare(client, max_tokens)
         out.print(comparison_table(comparison))
@@ -69,7 +69,7 @@ def _compare(client: Client, max_tokens: int) -> Comparison:
     with phases(err) as report:
         report("the same without speculation", "decoding")
         plain = _quietly(client, Wishes(max_tokens=max_tokens, num_tokens=0))
-        report("the same without speculation", "ready")
+        report("the same without speculation", READY)
     return Comparison(drafted, plain)
 
 

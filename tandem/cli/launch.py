@@ -19,7 +19,7 @@ from tandem.cli.services import service_command
 from tandem.config import PROMPT_LOOKUP, Config, cache_folder
 from tandem.errors import ModelError
 from tandem.model.resolve import resolve
-from tandem.supervisor import POLL_S, READY, Report, Service, ServiceFailure, Supervisor
+from tandem.supervisor import POLL_S, READY, Report, Service, Supervisor
 from tandem.v1 import coordinator_pb2 as pb
 
 PAIRING_S = 60.0  # longest wait for the coordinator to say whether it uses the draft
@@ -65,13 +65,14 @@ def _bring_up(supervisor: Supervisor, config: Config, report: Report) -> None:
 
 @contextmanager
 def _run_folder() -> Iterator[Path]:
-    """A folder for settings and logs, which stays only where a service failed: the error names the log."""
+    """A folder for settings and logs, which stays where something went wrong."""
     folder = Path(tempfile.mkdtemp(prefix="tandem-"))
     keep = False
     try:
         yield folder
-    except ServiceFailure:
+    except Exception:
         keep = True
+        err.print(f"settings and logs stay in {folder}", markup=False, soft_wrap=True)
         raise
     finally:
         if not keep:

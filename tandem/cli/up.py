@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from tandem.cli.launch import launched
 from tandem.cli.local import available_cores, local_config
 from tandem.cli.services import ConfigFile
 from tandem.config import PROMPT_LOOKUP, Config
-from tandem.supervisor import interrupted_once
+from tandem.supervisor import StopSignal
 
 Target = Annotated[str | None, typer.Option(metavar="NAME", help="Model folder, hub name, GGUF file or package:NAME.")]
 Draft = Annotated[str | None, typer.Option(metavar="NAME", help=f"The same, a folder of layers, or {PROMPT_LOOKUP}.")]
@@ -39,20 +40,19 @@ def up(
         "draft": _given(port=draft_port, threads=draft_threads),
     }
     settings = local_config(config, flags, with_draft=not no_draft, num_cores=available_cores())
-    with interrupted_once():
-        try:
-            _serve(settings)
-        except KeyboardInterrupt:  # the usual way to end it
-            err.print("stopped")
+    with StopSignal() as stop, suppress(KeyboardInterrupt):
+        _serve(settings, stop)
+    err.print("stopped")
 
 
 def _given(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _serve(settings: Config) -> None:
+def _serve(settings: Config, stop: StopSignal) -> None:
     with launched(settings) as supervisor:
+        stop.only_note()
         for service in supervisor.services:
             out.print(f"{service.name}: {service.address}", markup=False, soft_wrap=True)
         out.print("ready; Ctrl-C stops it")
-        supervisor.watch(on_loss=complain)
+        supervisor.watch(on_loss=complain, until=lambda: stop.seen)

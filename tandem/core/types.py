@@ -76,6 +76,7 @@ class Call:
     min_tokens: int = 0
     end_token_ids: frozenset[int] = frozenset()
     budget_s: float | None = None
+    reserve_whole: bool = False  # start only with memory for `max_length`; then never preempted
     salt: str = ""
     drafter: str = ""
 
@@ -147,6 +148,7 @@ class Verdict:
     num_accepted: int
     next_token: int
     logprobs: tuple[Logprobs, ...] = ()  # of the accepted tokens and the next one, when asked for
+    num_reused: int = 0  # positions that the session found in the cache when it began
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,7 @@ class RefusalReason(Enum):
     INVALID = 5
     ENDED = 6  # by a cancel or by a higher call
     FAULT = 7
+    PREEMPTED = 8  # its memory went to an older session; state the prefix again when there is room
 
 
 @dataclass(frozen=True, slots=True)

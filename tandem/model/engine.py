@@ -145,6 +145,7 @@ class Engine:
         extra = len(item.block.tokens) if isinstance(item, Verify) else item.num_tokens
         try:
             check_call(item)
+            self._supersede(item.call)
             admitted = self.table.admit(item, extra + 1, stream, self._now())
             if isinstance(admitted, Repeated):
                 self._answers += [(stream, reply) for reply in admitted.session.replies]
@@ -157,18 +158,18 @@ class Engine:
 
     def _open(self, admitted: Admitted, item: Verify | Propose) -> None:
         session = admitted.session
-        self._supersede(session, item.call.number)
+        for victim in admitted.preempted:
+            if victim.running:
+                self._finish(self._running[victim.session_id], Refusal(RefusalReason.PREEMPTED, "for an older session"))
         job = self._open_job(session, item, admitted.keep)
         self._running[session.session_id] = _Running(session, item.call, job, self._clock_ns())
         session.running = True
 
-    def _supersede(self, session: Session, number: int) -> None:
-        """A higher call ends the running one; what it has finished stays cached."""
-        old = self._running.pop(session.session_id, None)
-        if old is not None:
-            session.running = False
-            ended = Refusal(RefusalReason.ENDED, f"call {number} came")
-            self._answers.append((session.stream, Reply(session.session_id, old.call.number, ended)))
+    def _supersede(self, call: Call) -> None:
+        """A higher call ends the running one; what that has finished stays cached."""
+        old = self._running.get(call.session_id)
+        if old is not None and old.call.number < call.number:
+            self._finish(old, Refusal(RefusalReason.ENDED, f"call {call.number} came"))
 
     def _end(self, session_id: bytes, number: int) -> None:
         run = self._running.get(session_id)
@@ -235,6 +236,7 @@ class Engine:
     def _finish(self, run: _Running, body: Verdict | Drafted | Refusal) -> None:
         del self._running[run.session.session_id]
         run.session.running = False
+        self.table.publish(run.session)
         self._answer(run, body)
 
     def _answer(self, run: _Running, body: Verdict | Drafted | Refusal) -> None:

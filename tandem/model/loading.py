@@ -39,6 +39,11 @@ class ReadyModel:
         return int(module.get_input_embeddings().num_embeddings)
 
 
+def served_name(name: str) -> str:
+    """What a model is called by: the last part of its path or hub name."""
+    return Path(name).name or name
+
+
 def set_threads(settings: WorkerConfig) -> None:
     """Torch threads of this process; 0: all cores."""
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
@@ -49,7 +54,7 @@ def open_model(name: str, models: ModelConfig, settings: WorkerConfig) -> ReadyM
     set_threads(settings)
     folder = resolve(name, cache_folder())
     target = resolve(models.target, cache_folder()) if models.target else None
-    model = load_model(folder, DTYPES[models.dtype], models.device, target)
+    model = load_model(folder, DTYPES[models.dtype], models.device, target, name=served_name(name))
     tokens = settings.kv_tokens or default_kv_tokens(model.kv_bytes_per_token, models.device)
     pool = BlockPool(max(tokens // settings.block_size, 1), settings.block_size)
     runner = Runner(model, pool.num_blocks, pool.block_size)

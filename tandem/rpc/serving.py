@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import grpc
 import typer
@@ -107,6 +107,36 @@ def _watch_parent(grace_s: float) -> None:
     threading.Thread(target=wait, name="parent-watch", daemon=True).start()
 
 
+T = TypeVar("T")
+
+
+async def load_or_stop(load: Callable[[], T], stopped: asyncio.Event) -> T | None:
+    """What `load` returns, run beside the event loop; None if `stopped` comes first. Raises what `load` raises.
+
+    On a daemon thread: a process that is asked to stop does not wait for a model that nobody wants any more.
+    """
+    loop = asyncio.get_running_loop()
+    loading: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        try:
+            result = load()
+        except BaseException as error:
+            loop.call_soon_threadsafe(_settle, loading.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(_settle, loading.set_result, result)
+
+    def _settle(settle: Callable[[Any], None], outcome: Any) -> None:
+        if not loading.done():
+            settle(outcome)
+
+    threading.Thread(target=run, name="loading", daemon=True).start()
+    stopping = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([loading, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    return loading.result() if loading.done() else None
+
+
 Serve = Callable[[Config, asyncio.Event], Coroutine[Any, Any, None]]
 
 
@@ -124,7 +154,9 @@ def service_main(serve: Serve) -> None:
             _log.error("%s", error)
             raise SystemExit(1) from error
 
-    typer.run(run)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(run)
+    app()
 
 
 async def _run(serve: Serve, config: Config, stop_with_parent: bool) -> None:

@@ -13,7 +13,7 @@ from tandem.config import Config, WorkerConfig
 from tandem.core.types import Description
 from tandem.model.device import DeviceThread
 from tandem.model.engine import Answer, Engine
-from tandem.rpc.serving import Server, server_options
+from tandem.rpc.serving import Server, load_or_stop, server_options
 from tandem.rpc.worker_service import Streams, WorkerServicer
 from tandem.v1 import worker_pb2_grpc
 
@@ -51,7 +51,15 @@ async def serve_worker(
     worker_pb2_grpc.add_WorkerServicer_to_server(servicer, server.grpc)
     await server.start(settings.host, port)
     _log.info("listening on %s:%d, loading", settings.host, server.port)
-    loaded = await asyncio.to_thread(load)
+    loaded = await load_or_stop(load, stopped)
+    if loaded is not None:
+        await _run(loaded, streams, servicer, server, stopped, config.rpc.drain_s)
+    await server.stop(config.rpc.drain_s)
+
+
+async def _run(
+    loaded: Loaded, streams: Streams, servicer: WorkerServicer, server: Server, stopped: asyncio.Event, drain_s: float
+) -> None:
     loop = asyncio.get_running_loop()
 
     def deliver(answers: list[Answer]) -> None:
@@ -66,7 +74,7 @@ async def serve_worker(
         _log.info("serving %s", loaded.description.model)
         await stopped.wait()
     finally:
-        await server.stop(config.rpc.drain_s)
+        await server.stop(drain_s)
         device.stop()
 
 

@@ -195,7 +195,7 @@ class TopLogprob(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., logprob: _Optional[float] = ...) -> None: ...
 
 class Finish(_message.Message):
-    __slots__ = ("reason", "stop", "stop_token_id", "num_prompt_tokens", "num_output_tokens", "speculation", "timing")
+    __slots__ = ("reason", "stop", "stop_token_id", "num_prompt_tokens", "num_output_tokens", "speculation", "timing", "num_reused_prompt_tokens")
     REASON_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +203,7 @@ class Finish(_message.Message):
     NUM_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
+    NUM_REUSED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     reason: FinishReason
     stop: str
     stop_token_id: int
@@ -210,7 +211,8 @@ class Finish(_message.Message):
     num_output_tokens: int
     speculation: SpeculationStats
     timing: Timing
-    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., stop: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., speculation: _Optional[_Union[SpeculationStats, _Mapping]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ...) -> None: ...
+    num_reused_prompt_tokens: int
+    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., stop: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., speculation: _Optional[_Union[SpeculationStats, _Mapping]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ..., num_reused_prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class SpeculationStats(_message.Message):
     __slots__ = ("num_verifies", "num_draft_tokens", "num_accepted_tokens", "num_accepted_per_position", "num_rollbacks", "num_ahead_hits", "num_wasted_draft_tokens", "num_fallbacks")

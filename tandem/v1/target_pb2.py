@@ -26,7 +26,7 @@ from tandem.v1 import coordinator_pb2 as tandem_dot_v1_dot_coordinator__pb2
 from tandem.v1 import worker_pb2 as tandem_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16tandem/v1/target.proto\x12\ttandem.v1\x1a\x1btandem/v1/coordinator.proto\x1a\x16tandem/v1/worker.proto\"5\n\rVerifyRequest\x12$\n\x05items\x18\x01 \x03(\x0b\x32\x15.tandem.v1.VerifyItem\"\x85\x01\n\nVerifyItem\x12#\n\x06verify\x18\x01 \x01(\x0b\x32\x11.tandem.v1.VerifyH\x00\x12#\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x11.tandem.v1.CancelH\x00\x12%\n\x07release\x18\x03 \x01(\x0b\x32\x12.tandem.v1.ReleaseH\x00\x42\x06\n\x04item\"\x95\x01\n\x06Verify\x12\x1d\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x0f.tandem.v1.Call\x12!\n\x06prefix\x18\x02 \x01(\x0b\x32\x11.tandem.v1.Prefix\x12\x1f\n\x05\x62lock\x18\x03 \x01(\x0b\x32\x10.tandem.v1.Block\x12\x18\n\x0b\x61head_round\x18\x04 \x01(\rH\x00\x88\x01\x01\x42\x0e\n\x0c_ahead_round\"9\n\x0eVerifyResponse\x12\'\n\x07replies\x18\x01 \x03(\x0b\x32\x16.tandem.v1.VerifyReply\"\xab\x01\n\x0bVerifyReply\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\x04\x12%\n\x07verdict\x18\x03 \x01(\x0b\x32\x12.tandem.v1.VerdictH\x00\x12%\n\x07refusal\x18\x04 \x01(\x0b\x32\x12.tandem.v1.RefusalH\x00\x12\x10\n\x08queue_ns\x18\x05 \x01(\x04\x12\x12\n\ncompute_ns\x18\x06 \x01(\x04\x42\x06\n\x04\x62ody\"_\n\x07Verdict\x12\x14\n\x0cnum_accepted\x18\x01 \x01(\r\x12\x12\n\nnext_token\x18\x02 \x01(\r\x12*\n\x08logprobs\x18\x03 \x03(\x0b\x32\x18.tandem.v1.TokenLogprobs2K\n\x06Target\x12\x41\n\x06Verify\x12\x18.tandem.v1.VerifyRequest\x1a\x19.tandem.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16tandem/v1/target.proto\x12\ttandem.v1\x1a\x1btandem/v1/coordinator.proto\x1a\x16tandem/v1/worker.proto\"5\n\rVerifyRequest\x12$\n\x05items\x18\x01 \x03(\x0b\x32\x15.tandem.v1.VerifyItem\"\x85\x01\n\nVerifyItem\x12#\n\x06verify\x18\x01 \x01(\x0b\x32\x11.tandem.v1.VerifyH\x00\x12#\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x11.tandem.v1.CancelH\x00\x12%\n\x07release\x18\x03 \x01(\x0b\x32\x12.tandem.v1.ReleaseH\x00\x42\x06\n\x04item\"\x95\x01\n\x06Verify\x12\x1d\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x0f.tandem.v1.Call\x12!\n\x06prefix\x18\x02 \x01(\x0b\x32\x11.tandem.v1.Prefix\x12\x1f\n\x05\x62lock\x18\x03 \x01(\x0b\x32\x10.tandem.v1.Block\x12\x18\n\x0b\x61head_round\x18\x04 \x01(\rH\x00\x88\x01\x01\x42\x0e\n\x0c_ahead_round\"9\n\x0eVerifyResponse\x12\'\n\x07replies\x18\x01 \x03(\x0b\x32\x16.tandem.v1.VerifyReply\"\xab\x01\n\x0bVerifyReply\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\x04\x12%\n\x07verdict\x18\x03 \x01(\x0b\x32\x12.tandem.v1.VerdictH\x00\x12%\n\x07refusal\x18\x04 \x01(\x0b\x32\x12.tandem.v1.RefusalH\x00\x12\x10\n\x08queue_ns\x18\x05 \x01(\x04\x12\x12\n\ncompute_ns\x18\x06 \x01(\x04\x42\x06\n\x04\x62ody\"s\n\x07Verdict\x12\x14\n\x0cnum_accepted\x18\x01 \x01(\r\x12\x12\n\nnext_token\x18\x02 \x01(\r\x12*\n\x08logprobs\x18\x03 \x03(\x0b\x32\x18.tandem.v1.TokenLogprobs\x12\x12\n\nnum_reused\x18\x04 \x01(\r2K\n\x06Target\x12\x41\n\x06Verify\x12\x18.tandem.v1.VerifyRequest\x1a\x19.tandem.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,7 +44,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERIFYREPLY']._serialized_start=493
   _globals['_VERIFYREPLY']._serialized_end=664
   _globals['_VERDICT']._serialized_start=666
-  _globals['_VERDICT']._serialized_end=761
-  _globals['_TARGET']._serialized_start=763
-  _globals['_TARGET']._serialized_end=838
+  _globals['_VERDICT']._serialized_end=781
+  _globals['_TARGET']._serialized_start=783
+  _globals['_TARGET']._serialized_end=858
 # @@protoc_insertion_point(module_scope)

@@ -59,11 +59,13 @@ class VerifyReply(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., call: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., refusal: _Optional[_Union[_worker_pb2.Refusal, _Mapping]] = ..., queue_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("num_accepted", "next_token", "logprobs")
+    __slots__ = ("num_accepted", "next_token", "logprobs", "num_reused")
     NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     NEXT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    NUM_REUSED_FIELD_NUMBER: _ClassVar[int]
     num_accepted: int
     next_token: int
     logprobs: _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.TokenLogprobs]
-    def __init__(self, num_accepted: _Optional[int] = ..., next_token: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[_coordinator_pb2.TokenLogprobs, _Mapping]]] = ...) -> None: ...
+    num_reused: int
+    def __init__(self, num_accepted: _Optional[int] = ..., next_token: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[_coordinator_pb2.TokenLogprobs, _Mapping]]] = ..., num_reused: _Optional[int] = ...) -> None: ...

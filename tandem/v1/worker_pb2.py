@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from tandem.v1 import coordinator_pb2 as tandem_dot_v1_dot_coordinator__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16tandem/v1/worker.proto\x12\ttandem.v1\x1a\x1btandem/v1/coordinator.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xc6\x02\n\x10\x44\x65scribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x03 \x01(\r\x12\x15\n\rend_token_ids\x18\x04 \x03(\r\x12\x12\n\nhead_width\x18\x05 \x01(\r\x12\x12\n\nnum_pieces\x18\x06 \x01(\r\x12\x17\n\x0fvocabulary_hash\x18\x07 \x01(\t\x12\x18\n\x10kv_budget_tokens\x18\x08 \x01(\x04\x12\x11\n\tmax_block\x18\t \x01(\r\x12\x13\n\x0bincarnation\x18\n \x01(\t\x12\x1c\n\x14tensor_parallel_size\x18\x0b \x01(\r\x12\x14\n\x0cnum_sessions\x18\x0c \x01(\r\x12\x16\n\x0ekv_used_tokens\x18\r \x01(\x04\x12\x10\n\x08\x64rafters\x18\x0e \x03(\t\"\x13\n\x11VocabularyRequest\"$\n\x12VocabularyResponse\x12\x0e\n\x06pieces\x18\x01 \x03(\t\"\x95\x02\n\x04\x43\x61ll\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\x04\x12\r\n\x05round\x18\x03 \x01(\r\x12\x1d\n\x04rule\x18\x04 \x01(\x0e\x32\x0f.tandem.v1.Rule\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12+\n\x08sampling\x18\x06 \x01(\x0b\x32\x19.tandem.v1.SamplingParams\x12\x12\n\nmin_tokens\x18\x07 \x01(\r\x12\x15\n\rend_token_ids\x18\x08 \x03(\r\x12\x16\n\tbudget_ns\x18\t \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nmax_length\x18\n \x01(\r\x12\x0c\n\x04salt\x18\x0b \x01(\t\x12\x0f\n\x07\x64rafter\x18\x0c \x01(\tB\x0c\n\n_budget_ns\"y\n\x06Prefix\x12\x0e\n\x06length\x18\x01 \x01(\r\x12\x15\n\rnum_committed\x18\x02 \x01(\r\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x06\x12\r\n\x05start\x18\x05 \x01(\r\x12\x0e\n\x06tokens\x18\x06 \x03(\r\"2\n\x12SparseDistribution\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12\x0f\n\x07weights\x18\x02 \x03(\x02\"R\n\x05\x42lock\x12\x0e\n\x06tokens\x18\x01 \x03(\r\x12(\n\x01q\x18\x02 \x03(\x0b\x32\x1d.tandem.v1.SparseDistribution\x12\x0f\n\x07\x64rafter\x18\x03 \x01(\t\"*\n\x06\x43\x61ncel\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\x04\"\x1d\n\x07Release\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"R\n\x07Refusal\x12(\n\x06reason\x18\x01 \x01(\x0e\x32\x18.tandem.v1.RefusalReason\x12\x0c\n\x04have\x18\x02 \x01(\r\x12\x0f\n\x07message\x18\x03 \x01(\t*S\n\x04Rule\x12\x14\n\x10RULE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bRULE_GREEDY\x10\x01\x12\x12\n\x0eRULE_REJECTION\x10\x02\x12\x10\n\x0cRULE_COUPLED\x10\x03*\xeb\x01\n\rRefusalReason\x12\x1e\n\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16REFUSAL_REASON_MISSING\x10\x01\x12\x18\n\x14REFUSAL_REASON_STALE\x10\x02\x12\x17\n\x13REFUSAL_REASON_FULL\x10\x03\x12\x1b\n\x17REFUSAL_REASON_RELEASED\x10\x04\x12\x1a\n\x16REFUSAL_REASON_INVALID\x10\x05\x12\x18\n\x14REFUSAL_REASON_ENDED\x10\x06\x12\x18\n\x14REFUSAL_REASON_FAULT\x10\x07\x32\x9a\x01\n\x06Worker\x12\x43\n\x08\x44\x65scribe\x12\x1a.tandem.v1.DescribeRequest\x1a\x1b.tandem.v1.DescribeResponse\x12K\n\nVocabulary\x12\x1c.tandem.v1.VocabularyRequest\x1a\x1d.tandem.v1.VocabularyResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16tandem/v1/worker.proto\x12\ttandem.v1\x1a\x1btandem/v1/coordinator.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xc6\x02\n\x10\x44\x65scribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x03 \x01(\r\x12\x15\n\rend_token_ids\x18\x04 \x03(\r\x12\x12\n\nhead_width\x18\x05 \x01(\r\x12\x12\n\nnum_pieces\x18\x06 \x01(\r\x12\x17\n\x0fvocabulary_hash\x18\x07 \x01(\t\x12\x18\n\x10kv_budget_tokens\x18\x08 \x01(\x04\x12\x11\n\tmax_block\x18\t \x01(\r\x12\x13\n\x0bincarnation\x18\n \x01(\t\x12\x1c\n\x14tensor_parallel_size\x18\x0b \x01(\r\x12\x14\n\x0cnum_sessions\x18\x0c \x01(\r\x12\x16\n\x0ekv_used_tokens\x18\r \x01(\x04\x12\x10\n\x08\x64rafters\x18\x0e \x03(\t\"\x13\n\x11VocabularyRequest\"$\n\x12VocabularyResponse\x12\x0e\n\x06pieces\x18\x01 \x03(\t\"\xac\x02\n\x04\x43\x61ll\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\x04\x12\r\n\x05round\x18\x03 \x01(\r\x12\x1d\n\x04rule\x18\x04 \x01(\x0e\x32\x0f.tandem.v1.Rule\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12+\n\x08sampling\x18\x06 \x01(\x0b\x32\x19.tandem.v1.SamplingParams\x12\x12\n\nmin_tokens\x18\x07 \x01(\r\x12\x15\n\rend_token_ids\x18\x08 \x03(\r\x12\x16\n\tbudget_ns\x18\t \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nmax_length\x18\n \x01(\r\x12\x0c\n\x04salt\x18\x0b \x01(\t\x12\x0f\n\x07\x64rafter\x18\x0c \x01(\t\x12\x15\n\rreserve_whole\x18\r \x01(\x08\x42\x0c\n\n_budget_ns\"y\n\x06Prefix\x12\x0e\n\x06length\x18\x01 \x01(\r\x12\x15\n\rnum_committed\x18\x02 \x01(\r\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x06\x12\r\n\x05start\x18\x05 \x01(\r\x12\x0e\n\x06tokens\x18\x06 \x03(\r\"2\n\x12SparseDistribution\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12\x0f\n\x07weights\x18\x02 \x03(\x02\"R\n\x05\x42lock\x12\x0e\n\x06tokens\x18\x01 \x03(\r\x12(\n\x01q\x18\x02 \x03(\x0b\x32\x1d.tandem.v1.SparseDistribution\x12\x0f\n\x07\x64rafter\x18\x03 \x01(\t\"*\n\x06\x43\x61ncel\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\x04\"\x1d\n\x07Release\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"R\n\x07Refusal\x12(\n\x06reason\x18\x01 \x01(\x0e\x32\x18.tandem.v1.RefusalReason\x12\x0c\n\x04have\x18\x02 \x01(\r\x12\x0f\n\x07message\x18\x03 \x01(\t*S\n\x04Rule\x12\x14\n\x10RULE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bRULE_GREEDY\x10\x01\x12\x12\n\x0eRULE_REJECTION\x10\x02\x12\x10\n\x0cRULE_COUPLED\x10\x03*\x89\x02\n\rRefusalReason\x12\x1e\n\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16REFUSAL_REASON_MISSING\x10\x01\x12\x18\n\x14REFUSAL_REASON_STALE\x10\x02\x12\x17\n\x13REFUSAL_REASON_FULL\x10\x03\x12\x1b\n\x17REFUSAL_REASON_RELEASED\x10\x04\x12\x1a\n\x16REFUSAL_REASON_INVALID\x10\x05\x12\x18\n\x14REFUSAL_REASON_ENDED\x10\x06\x12\x18\n\x14REFUSAL_REASON_FAULT\x10\x07\x12\x1c\n\x18REFUSAL_REASON_PREEMPTED\x10\x08\x32\x9a\x01\n\x06Worker\x12\x43\n\x08\x44\x65scribe\x12\x1a.tandem.v1.DescribeRequest\x1a\x1b.tandem.v1.DescribeResponse\x12K\n\nVocabulary\x12\x1c.tandem.v1.VocabularyRequest\x1a\x1d.tandem.v1.VocabularyResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tandem.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RULE']._serialized_start=1171
-  _globals['_RULE']._serialized_end=1254
-  _globals['_REFUSALREASON']._serialized_start=1257
-  _globals['_REFUSALREASON']._serialized_end=1492
+  _globals['_RULE']._serialized_start=1194
+  _globals['_RULE']._serialized_end=1277
+  _globals['_REFUSALREASON']._serialized_start=1280
+  _globals['_REFUSALREASON']._serialized_end=1545
   _globals['_DESCRIBEREQUEST']._serialized_start=66
   _globals['_DESCRIBEREQUEST']._serialized_end=83
   _globals['_DESCRIBERESPONSE']._serialized_start=86
@@ -45,19 +45,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VOCABULARYRESPONSE']._serialized_start=435
   _globals['_VOCABULARYRESPONSE']._serialized_end=471
   _globals['_CALL']._serialized_start=474
-  _globals['_CALL']._serialized_end=751
-  _globals['_PREFIX']._serialized_start=753
-  _globals['_PREFIX']._serialized_end=874
-  _globals['_SPARSEDISTRIBUTION']._serialized_start=876
-  _globals['_SPARSEDISTRIBUTION']._serialized_end=926
-  _globals['_BLOCK']._serialized_start=928
-  _globals['_BLOCK']._serialized_end=1010
-  _globals['_CANCEL']._serialized_start=1012
-  _globals['_CANCEL']._serialized_end=1054
-  _globals['_RELEASE']._serialized_start=1056
-  _globals['_RELEASE']._serialized_end=1085
-  _globals['_REFUSAL']._serialized_start=1087
-  _globals['_REFUSAL']._serialized_end=1169
-  _globals['_WORKER']._serialized_start=1495
-  _globals['_WORKER']._serialized_end=1649
+  _globals['_CALL']._serialized_end=774
+  _globals['_PREFIX']._serialized_start=776
+  _globals['_PREFIX']._serialized_end=897
+  _globals['_SPARSEDISTRIBUTION']._serialized_start=899
+  _globals['_SPARSEDISTRIBUTION']._serialized_end=949
+  _globals['_BLOCK']._serialized_start=951
+  _globals['_BLOCK']._serialized_end=1033
+  _globals['_CANCEL']._serialized_start=1035
+  _globals['_CANCEL']._serialized_end=1077
+  _globals['_RELEASE']._serialized_start=1079
+  _globals['_RELEASE']._serialized_end=1108
+  _globals['_REFUSAL']._serialized_start=1110
+  _globals['_REFUSAL']._serialized_end=1192
+  _globals['_WORKER']._serialized_start=1548
+  _globals['_WORKER']._serialized_end=1702
 # @@protoc_insertion_point(module_scope)

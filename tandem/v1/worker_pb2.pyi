@@ -25,6 +25,7 @@ class RefusalReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_REASON_INVALID: _ClassVar[RefusalReason]
     REFUSAL_REASON_ENDED: _ClassVar[RefusalReason]
     REFUSAL_REASON_FAULT: _ClassVar[RefusalReason]
+    REFUSAL_REASON_PREEMPTED: _ClassVar[RefusalReason]
 RULE_UNSPECIFIED: Rule
 RULE_GREEDY: Rule
 RULE_REJECTION: Rule
@@ -37,6 +38,7 @@ REFUSAL_REASON_RELEASED: RefusalReason
 REFUSAL_REASON_INVALID: RefusalReason
 REFUSAL_REASON_ENDED: RefusalReason
 REFUSAL_REASON_FAULT: RefusalReason
+REFUSAL_REASON_PREEMPTED: RefusalReason
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -85,7 +87,7 @@ class VocabularyResponse(_message.Message):
     def __init__(self, pieces: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Call(_message.Message):
-    __slots__ = ("session_id", "call", "round", "rule", "seed", "sampling", "min_tokens", "end_token_ids", "budget_ns", "max_length", "salt", "drafter")
+    __slots__ = ("session_id", "call", "round", "rule", "seed", "sampling", "min_tokens", "end_token_ids", "budget_ns", "max_length", "salt", "drafter", "reserve_whole")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +100,7 @@ class Call(_message.Message):
     MAX_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SALT_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_WHOLE_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     call: int
     round: int
@@ -110,7 +113,8 @@ class Call(_message.Message):
     max_length: int
     salt: str
     drafter: str
-    def __init__(self, session_id: _Optional[bytes] = ..., call: _Optional[int] = ..., round: _Optional[int] = ..., rule: _Optional[_Union[Rule, str]] = ..., seed: _Optional[int] = ..., sampling: _Optional[_Union[_coordinator_pb2.SamplingParams, _Mapping]] = ..., min_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., budget_ns: _Optional[int] = ..., max_length: _Optional[int] = ..., salt: _Optional[str] = ..., drafter: _Optional[str] = ...) -> None: ...
+    reserve_whole: bool
+    def __init__(self, session_id: _Optional[bytes] = ..., call: _Optional[int] = ..., round: _Optional[int] = ..., rule: _Optional[_Union[Rule, str]] = ..., seed: _Optional[int] = ..., sampling: _Optional[_Union[_coordinator_pb2.SamplingParams, _Mapping]] = ..., min_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., budget_ns: _Optional[int] = ..., max_length: _Optional[int] = ..., salt: _Optional[str] = ..., drafter: _Optional[str] = ..., reserve_whole: _Optional[bool] = ...) -> None: ...
 
 class Prefix(_message.Message):
     __slots__ = ("length", "num_committed", "num_prompt_tokens", "digest", "start", "tokens")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem.cli.local import free_ports
-from tandem.supervisor import READY, Service, ServiceExited, ServiceNotReady, Supervisor, interrupted_once
+from tandem.supervisor import READY, Service, ServiceExited, ServiceNotReady, StopSignal, Supervisor
 
 from .fakes import DEAF, HEALTHY, UNTIL_ORPHANED, python
 from .processes import alive, eventually
@@ -51,16 +51,11 @@ def test_a_vital_service_ends_the_watch_another_is_told_of(tmp_path: Path) -> No
     with Supervisor([spare], tmp_path) as supervisor:
         supervisor.start()
 
-        def on_loss(loss: ServiceExited) -> None:
-            losses.append(str(loss))
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            supervisor.watch(on_loss)
+        supervisor.watch(lambda loss: losses.append(str(loss)), until=lambda: bool(losses))
     with Supervisor([vital], tmp_path) as supervisor:
         supervisor.start()
         with pytest.raises(ServiceExited, match="coordinator was ended by SIGKILL"):
-            supervisor.watch(lambda loss: None)
+            supervisor.watch(lambda loss: None, until=lambda: False)
     assert "draft worker exited with code 4" in losses[0]
 
 
@@ -107,9 +102,18 @@ def test_a_killed_parent_leaves_no_child(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_only_the_first_signal_interrupts(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with interrupted_once():
+    with StopSignal() as stop:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
+    assert stop.seen
     assert signal.getsignal(number) is before
+
+
+def test_a_signal_that_is_only_noted_raises_nothing() -> None:
+    with StopSignal() as stop:
+        stop.only_note()
+        assert not stop.seen
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.seen

@@ -62,6 +62,7 @@ def _call_to_pb(call: t.Call) -> worker_pb2.Call:
         max_length=call.max_length,
         salt=call.salt,
         drafter=call.drafter,
+        reserve_whole=call.reserve_whole,
     )
 
 
@@ -83,6 +84,7 @@ def _call_from_pb(message: worker_pb2.Call) -> t.Call:
         max_length=message.max_length,
         salt=message.salt,
         drafter=message.drafter,
+        reserve_whole=message.reserve_whole,
     )
 
 

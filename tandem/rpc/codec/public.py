@@ -108,20 +108,31 @@ class Durations:
     draft_wait_s: float
 
 
-def add_finish(
-    chunk: pb.GenerateChunk, ending: Ending, num_prompt: int, num_output: int, stats: Statistics, durations: Durations
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Finish:
     """What the last chunk carries."""
-    finish = pb.Finish(
-        reason=f"FINISH_REASON_{ending.reason.name}",
-        stop=ending.stop,
-        stop_token_id=ending.stop_token_id,
-        num_prompt_tokens=num_prompt,
-        num_output_tokens=num_output,
-        speculation=_statistics_to_pb(stats),
-        timing=_durations_to_pb(durations),
+
+    ending: Ending
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_reused_prompt_tokens: int
+    statistics: Statistics
+    durations: Durations
+
+
+def add_finish(chunk: pb.GenerateChunk, finish: Finish) -> None:
+    """Makes a chunk the last one."""
+    message = pb.Finish(
+        reason=f"FINISH_REASON_{finish.ending.reason.name}",
+        stop=finish.ending.stop,
+        stop_token_id=finish.ending.stop_token_id,
+        num_prompt_tokens=finish.num_prompt_tokens,
+        num_output_tokens=finish.num_output_tokens,
+        num_reused_prompt_tokens=finish.num_reused_prompt_tokens,
+        speculation=_statistics_to_pb(finish.statistics),
+        timing=_durations_to_pb(finish.durations),
     )
-    chunk.finish.CopyFrom(finish)
+    chunk.finish.CopyFrom(message)
 
 
 def _durations_to_pb(durations: Durations) -> pb.Timing:

@@ -69,7 +69,12 @@ def verify_reply_to_pb(reply: t.Reply) -> target_pb2.VerifyReply:
     else:
         assert isinstance(body, t.Verdict)
         logprobs = [logprobs_to_pb(row) for row in body.logprobs]
-        verdict = target_pb2.Verdict(num_accepted=body.num_accepted, next_token=body.next_token, logprobs=logprobs)
+        verdict = target_pb2.Verdict(
+            num_accepted=body.num_accepted,
+            next_token=body.next_token,
+            logprobs=logprobs,
+            num_reused=body.num_reused,
+        )
         message.verdict.CopyFrom(verdict)
     return message
 
@@ -80,7 +85,7 @@ def verify_reply_from_pb(message: target_pb2.VerifyReply) -> t.Reply:
     if message.WhichOneof("body") == "verdict":
         verdict = message.verdict
         logprobs = tuple(_logprobs_from_pb(row) for row in verdict.logprobs)
-        body = t.Verdict(verdict.num_accepted, verdict.next_token, logprobs)
+        body = t.Verdict(verdict.num_accepted, verdict.next_token, logprobs, verdict.num_reused)
     else:
         body = _refusal_from_pb(message.refusal)
     return t.Reply(message.session_id, message.call, body, message.queue_ns, message.compute_ns)

@@ -1,0 +1,61 @@
+"""How long a request waits for a target worker, and in which order requests wait for its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+
+from tandem.errors import Overloaded, Unavailable, WorkerLost
+from tandem.rpc.exchange import Exchange
+
+_PAUSE_S = 0.02  # between two tries for memory
+_RETRY_AFTER_S = 5.0
+_MAX_LOSSES = 5  # times a target may be lost within one verify
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Shared by the requests of a coordinator. Only the one whose turn it is asks again for memory: first come, first
+    served, and the worker is not asked by all at once."""
+
+    worker_s: float  # longest wait for a lost worker
+    memory_s: float  # longest wait for memory, from its turn on
+    memory_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def start(self, exchange: Exchange) -> Waiting:
+        """The waiting of one verify."""
+        return Waiting(self, exchange)
+
+
+class Waiting(contextlib.AsyncExitStack):
+    """What one verify has waited for so far; its turn for memory ends with it."""
+
+    def __init__(self, patience: Patience, exchange: Exchange) -> None:
+        super().__init__()
+        self._patience = patience
+        self._exchange = exchange
+        self._num_losses = 0
+        self._give_up_at: float | None = None
+
+    async def for_memory(self) -> None:
+        """Returns when memory is worth another try. Raises Overloaded when that has gone on for too long."""
+        loop = asyncio.get_running_loop()
+        if self._give_up_at is None:
+            await self.enter_async_context(self._patience.memory_turn)
+            self._give_up_at = loop.time() + self._patience.memory_s
+        elif loop.time() > self._give_up_at:
+            raise Overloaded("the target worker has no memory for the request", _RETRY_AFTER_S)
+        else:
+            await asyncio.sleep(_PAUSE_S)
+
+    async def for_worker(self, error: WorkerLost) -> None:
+        """Returns when the worker is back. Raises Unavailable when that takes too long, or happens too often."""
+        self._num_losses += 1
+        if self._num_losses > _MAX_LOSSES:
+            raise Unavailable("the target worker was lost again and again") from error
+        try:
+            async with asyncio.timeout(self._patience.worker_s):
+                await self._exchange.wait_connected()
+        except TimeoutError:
+            raise Unavailable("no target worker is ready") from error

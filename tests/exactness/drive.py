@@ -1,0 +1,181 @@
+"""The real decode loop over workers that answer in the caller's stack: real ledger, sessions, jobs, rules; no network.
+
+What a coin may do to a proposal (the tokens come partly, late, or the worker is lost and forgets) is drawn from a
+generator that knows nothing of the tokens. A verify may lose its worker too; it is then asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from coordinator.breaker import Breaker
+from coordinator.decode import decode
+from coordinator.drafting import Drafting
+from coordinator.patience import Patience
+from coordinator.timing import Stopwatch
+from coordinator.workers import DraftSession, TargetSession
+from harness import scripted
+from tandem.core.ledger import Commit, Ledger
+from tandem.core.stopping import StopRules, Stopping
+from tandem.core.types import Call, Item, Propose, Rule, Sampling, Verdict, Verify
+from tandem.errors import WorkerLost
+from tandem.model.engine import Engine
+from tandem.rpc.exchange import OpenCall
+
+PROMPT = (3, 0)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How sequences are generated."""
+
+    rule: Rule = Rule.REJECTION
+    pipelined: bool = True
+    k: int = 3
+    misfortune: float = 0.0  # chance that a call does not get all of its answer
+    num_tokens: int = 5  # looked at
+    max_tokens: int = 9  # asked for: a block ahead of the last one looked at is drafted as in the middle of a text
+    sampling: Sampling = Sampling()
+
+
+@dataclass
+class Judged:
+    """One verify, and what the target said."""
+
+    item: Verify
+    verdict: Verdict
+
+
+@dataclass
+class Sequence_:
+    """One generation."""
+
+    output: list[int]
+    commits: list[Commit]
+    judged: list[Judged] = field(default_factory=list)
+    ledger: Ledger | None = None
+
+
+class DirectExchange:
+    """Both ends of a worker's calls: `open` runs the engine until it is idle."""
+
+    connected = True
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.coin = random.Random(0)
+        self.misfortune = 0.0
+        self.judged: list[Judged] = []
+
+    def open(self, item: Verify | Propose) -> OpenCall:
+        call = OpenCall(lambda: None)
+        self.engine.receive(self, [item])
+        replies = []
+        while self.engine.busy:
+            replies += [reply for _, reply in self.engine.step() if reply.number == item.call.number]
+        num_coming, is_lost = self._fate(item, len(replies))
+        for reply in replies[:num_coming]:
+            call.put(reply)
+            if isinstance(item, Verify) and isinstance(reply.body, Verdict):
+                self.judged.append(Judged(item, reply.body))
+        if is_lost:
+            self.engine.table.drop(item.call.session_id)
+            call.put(WorkerLost("by coin"))
+        return call
+
+    def _fate(self, item: Item, num_replies: int) -> tuple[int, bool]:
+        """How many of the replies come, and whether the worker is lost then; else the rest is late for ever."""
+        if self.misfortune == 0.0 or self.coin.random() >= self.misfortune:
+            return num_replies, False
+        if isinstance(item, Verify):
+            return 0, True
+        return self.coin.randrange(num_replies), self.coin.random() < 0.5
+
+    def cancel(self, session_id: bytes, number: int) -> None:
+        """Nothing runs between two calls."""
+
+    def release(self, session_id: bytes) -> None:
+        self.engine.table.drop(session_id)
+
+    async def wait_connected(self) -> None:
+        """It always is."""
+
+
+class Pair:
+    """A bigram target and a bigram draft behind real engines."""
+
+    def __init__(self, target: Tensor, draft: Tensor) -> None:
+        num_ids = target.shape[-1]
+        target_model = scripted.ScriptedModel(scripted.bigram(target), num_blocks=64)
+        draft_model = scripted.ScriptedModel(scripted.bigram(draft), num_blocks=64)
+        self.target = DirectExchange(scripted.target_engine(target_model, num_ids, _no_clock, num_blocks=64))
+        self.draft = DirectExchange(scripted.draft_engine(draft_model, num_ids, _no_clock, num_blocks=64))
+
+    def generate(self, way: Way, seeds: Sequence[int]) -> list[Sequence_]:
+        """One sequence for each seed."""
+
+        async def all_of_them() -> list[Sequence_]:
+            return [await self._one(way, seed) for seed in seeds]
+
+        return asyncio.run(all_of_them())
+
+    async def _one(self, way: Way, seed: int) -> Sequence_:
+        for exchange in (self.target, self.draft):
+            exchange.coin, exchange.misfortune = random.Random(f"coin {seed} {exchange is self.draft}"), way.misfortune
+            exchange.judged = []
+        call = new_call(way.rule, way.sampling, seed, len(PROMPT) + way.max_tokens)
+        stopping = Stopping(StopRules(way.max_tokens), lambda tokens: "")
+        ledger = Ledger(PROMPT, stopping, way.k)
+        commits = await run(ledger, call, self.target, self.draft, way.pipelined, until=way.num_tokens)
+        output = [token for commit in commits for token in commit.tokens]
+        return Sequence_(output, commits, self.target.judged, ledger)
+
+
+def new_call(rule: Rule, sampling: Sampling, seed: int, max_length: int) -> Call:
+    # a seed as the coordinator gives it: any 64 bits
+    return Call(
+        session_id=seed.to_bytes(16, "big"),
+        number=0,
+        round=0,
+        rule=rule,
+        max_length=max_length,
+        seed=random.Random(f"seed {seed}").getrandbits(64),
+        sampling=sampling,
+    )
+
+
+async def run(
+    ledger: Ledger,
+    call: Call,
+    target: DirectExchange,
+    draft: DirectExchange,
+    pipelined: bool,
+    until: int,
+) -> list[Commit]:
+    """Decodes until the output ends or has `until` tokens. A late token is one that is not there: nobody waits."""
+    target_session = TargetSession(target, call, ledger, Patience(worker_s=1.0, memory_s=1.0))
+    draft_session = DraftSession(draft, call, ledger, Breaker(pause_s=0.0), wait_s=0.0)
+    rounds = decode(ledger, target_session, Drafting(ledger, draft_session), Stopwatch(), pipelined)
+    commits, num_tokens = [], 0
+    try:
+        async with contextlib.aclosing(rounds):
+            async for commit in rounds:
+                commits.append(commit)
+                num_tokens += len(commit.tokens)
+                if num_tokens >= until:
+                    break
+    finally:
+        target_session.release()
+        draft_session.release()
+    return commits
+
+
+def _no_clock() -> int:
+    return 0
