@@ -97,7 +97,7 @@ class CoordinatorService:
                     async for commit in commits:
                         stopwatch.token_came()
                         ending = commit.ending
-                        yield commit, ending and _finish(ending, ledger, stopwatch, target.num_reused)
+                        yield commit, _finish(ending, ledger, stopwatch, target.num_reused) if ending else None
 
 
 def _call(request: Request) -> Call:

@@ -10,17 +10,20 @@ from typing import Any, ParamSpec, TypeVar
 
 from tandem.client.errors import ClientClosed
 
+_DRAIN_S = 2.0
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class LoopThread:
-    """Runs coroutines for any thread until it is stopped, then `closing`, and cancels what is left."""
+    """Runs coroutines for any thread until it is stopped; then it cancels what is left of them, and runs `closing`."""
 
     def __init__(self, name: str, closing: Callable[[], Awaitable[None]]) -> None:
         self._closing = closing
         self._lock = threading.RLock()  # a generator collected in the midst of _submit posts from within it
         self._open = True
+        self._tasks: set[asyncio.Task[Any]] = set()  # what was submitted and still runs
         self._started = threading.Event()
         # A daemon: who forgets to stop it must still be able to leave.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -59,7 +62,14 @@ class LoopThread:
         with self._lock:  # nothing may be handed to the loop once it has been told to end
             if not self._open:
                 return None
-            return asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)
+            return asyncio.run_coroutine_threadsafe(self._noted(function(*args, **kwargs)), self._loop)
+
+    async def _noted(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await coroutine
 
     def _run(self) -> None:
         asyncio.run(self._main())
@@ -69,4 +79,15 @@ class LoopThread:
         self._end = asyncio.Event()
         self._started.set()
         await self._end.wait()
+        running = tuple(self._tasks)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
         await self._closing()
+        await self._drain()
+
+    async def _drain(self) -> None:
+        """Lets gRPC's own tasks end: its events would still come for a loop that is closed before."""
+        if rest := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(rest, timeout=_DRAIN_S)

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import grpc
 import typer
@@ -116,7 +116,7 @@ async def load_or_stop(load: Callable[[], T], stopped: asyncio.Event) -> T | Non
     On a daemon thread: a process that is asked to stop does not wait for a model that nobody wants any more.
     """
     loop = asyncio.get_running_loop()
-    loading: asyncio.Future[T] = loop.create_future()
+    loading: asyncio.Future[Any] = loop.create_future()
 
     def run() -> None:
         try:
@@ -131,10 +131,10 @@ async def load_or_stop(load: Callable[[], T], stopped: asyncio.Event) -> T | Non
             settle(outcome)
 
     threading.Thread(target=run, name="loading", daemon=True).start()
-    stopping = asyncio.ensure_future(stopped.wait())
-    await asyncio.wait([loading, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping: asyncio.Future[Any] = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
-    return loading.result() if loading.done() else None
+    return cast("T", loading.result()) if loading.done() else None
 
 
 Serve = Callable[[Config, asyncio.Event], Coroutine[Any, Any, None]]

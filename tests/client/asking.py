@@ -66,18 +66,22 @@ class Awaiting:
 @contextmanager
 def sync_client(*addresses: str, retry: Retry = QUICKLY) -> Iterator[Client]:
     """A client that has left no thread when it is closed."""
-    with Client(*addresses, retry=retry) as client:
-        yield client
-    assert not [thread for thread in threading.enumerate() if thread.name == "tandem-client"]
+    try:
+        with Client(*addresses, retry=retry) as client:
+            yield client
+    finally:
+        assert not [thread for thread in threading.enumerate() if thread.name == "tandem-client"]
 
 
 @asynccontextmanager
 async def async_client(*addresses: str, retry: Retry = QUICKLY) -> AsyncGenerator[AsyncClient]:
     """A client that has left no task when it is closed."""
     before = asyncio.all_tasks()
-    async with AsyncClient(*addresses, retry=retry) as client:
-        yield client
-    await assert_eventually(lambda: asyncio.all_tasks() <= before)
+    try:
+        async with AsyncClient(*addresses, retry=retry) as client:
+            yield client
+    finally:
+        await assert_eventually(lambda: asyncio.all_tasks() <= before)
 
 
 async def _listed(chunks: AsyncGenerator[Chunk]) -> list[Chunk]:

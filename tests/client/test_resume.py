@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 
-from tandem.client import Chunk, FailedPrecondition, ProtocolFault, Retry, Unavailable
+from tandem.client import Acceptance, Chunk, FailedPrecondition, ProtocolFault, Retry, Unavailable
 from tandem.v1 import coordinator_pb2 as pb
 
-from .asking import QUICKLY, Asking, sync_client, undisturbed
+from .asking import Asking, sync_client, undisturbed
 from .fakes import (
     CUTS,
     FINGERPRINT,
@@ -87,8 +90,6 @@ R, C = pb.ACCEPTANCE_REJECTION, pb.ACCEPTANCE_COUPLED
 def test_it_goes_on_under_the_rule_it_began_with(
     ask: Asking, seed: int | None, acceptance: int | None, rule: int
 ) -> None:
-    from tandem.client import Acceptance
-
     coordinator = BreaksAfter(1)
     named = None if acceptance is None else Acceptance(acceptance)
     with serving(coordinator) as address:
@@ -110,13 +111,13 @@ def test_it_goes_on_at_the_next_address_and_stays_there(whole: Any) -> None:
 def test_it_outlives_a_coordinator_that_is_stopped(whole: Any) -> None:
     hanging, sound = HangsAfter(2), Coordinator()
     received: list[Chunk] = []
-    with serving(sound) as other:
+    with ExitStack() as stack:
+        other = stack.enter_context(serving(sound))
         with serving(hanging) as one:
-            client = sync_client(one, other, retry=QUICKLY)
-            chunks = (opened := client.__enter__()).stream("Why?", timeout_s=20)
+            client = stack.enter_context(sync_client(one, other))
+            chunks = client.stream("Why?", timeout_s=20)
             received += [next(chunks), next(chunks)]
         received += chunks
-        opened.close()
     assert "".join(chunk.text for chunk in received) == TEXT
     assert tuple(sound.requests[0].prior_output.ids) == OUTPUT[: CUTS[1]]
 
@@ -145,18 +146,18 @@ def test_a_long_request_id_stays_within_bounds(ask: Asking, request_id: str) -> 
     assert coordinator.requests[1].request_id == "x" * 126 + "/2"
 
 
-@pytest.mark.parametrize(
-    "coordinator",
-    [
-        *(ShiftsAnOffset(at, by) for at in range(NUM_CHUNKS) for by in (1, -1) if at or by > 0),
-        *(Repeats(at) for at in range(NUM_CHUNKS - 1)),
-        *(Skips(at) for at in range(NUM_CHUNKS)),
-        Miscounts(),
-        Forgets(2),
-    ],
-    ids=lambda coordinator: type(coordinator).__name__,
-)
-def test_chunks_that_do_not_fit_are_a_protocol_fault(ask: Asking, coordinator: Coordinator) -> None:
+FAULTS = [
+    *(partial(ShiftsAnOffset, at, by) for at in range(NUM_CHUNKS) for by in (1, -1) if at or by > 0),
+    *(partial(Repeats, at) for at in range(NUM_CHUNKS - 1)),
+    *(partial(Skips, at) for at in range(NUM_CHUNKS)),
+    partial(Miscounts),
+    partial(Forgets, 2),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.func.__name__)
+def test_chunks_that_do_not_fit_are_a_protocol_fault(ask: Asking, fault: Callable[[], Coordinator]) -> None:
+    coordinator = fault()
     with serving(coordinator) as address, pytest.raises(ProtocolFault) as caught:
         ask.generate(address, prompt="Why?")
     assert caught.value.request_id == coordinator.requests[-1].request_id

@@ -83,7 +83,7 @@ def test_every_attempt_has_what_is_left_of_the_time() -> None:
     with serving(coordinator) as address, sync_client(address) as client:
         client.generate("Why?", timeout_s=20)
     first_s, second_s = coordinator.budgets_s
-    assert first_s and second_s and first_s <= 20 and second_s < first_s - 0.2
+    assert first_s and second_s and first_s > 19 and second_s < 19.8  # of 20, after a pause of 0.3
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
