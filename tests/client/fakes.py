@@ -47,9 +47,7 @@ def chunk(start: int, end: int) -> pb.GenerateChunk:
         offset=start,
         token_ids=OUTPUT[start:end],
         text="".join(WORDS[start:end]),
-        logprobs=[
-            pb.TokenLogprobs(logprob=-i, top=[pb.TopLogprob(token_id=i, logprob=-i)]) for i in range(start, end)
-        ],
+        logprobs=[pb.TokenLogprobs(logprob=-i, top=[pb.TopLogprob(token_id=i, logprob=-i)]) for i in range(start, end)],
         origins=[DRAFTED if i % 2 else OWN for i in range(start, end)],
         finish=FINISH if end == len(OUTPUT) else None,
     )

@@ -96,9 +96,7 @@ def test_every_keyword_is_sent(ask: Asking) -> None:
         token_ids=pb.TokenIds(ids=[1, 2]),
         sampling=pb.SamplingParams(temperature=0.0, top_k=3, seed=0, logit_bias={7: -1.5}, logprobs=0),
         stopping=pb.StoppingParams(max_tokens=9, stop=["end"], stop_token_ids=[4], ignore_eos=True, min_tokens=2),
-        speculation=pb.SpeculationParams(
-            num_tokens=0, acceptance=pb.ACCEPTANCE_COUPLED, lookahead=pb.LOOKAHEAD_CHAIN
-        ),
+        speculation=pb.SpeculationParams(num_tokens=0, acceptance=pb.ACCEPTANCE_COUPLED, lookahead=pb.LOOKAHEAD_CHAIN),
         prior_output=pb.TokenIds(),
         cache_salt="tenant",
     )

@@ -41,7 +41,9 @@ def test_a_name_that_is_not_there() -> None:
 
 
 def run(code: str, *args: str) -> str:
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code, *args], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *args], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
     return done.stdout.strip()

@@ -79,11 +79,12 @@ def test_no_pause_that_outlasts_the_deadline(ask: Asking) -> None:
 
 
 def test_every_attempt_has_what_is_left_of_the_time() -> None:
-    coordinator = Refuses(overload(0.3), times=1)
+    coordinator = Refuses(overload(0.5), times=1)
     with serving(coordinator) as address, sync_client(address) as client:
-        client.generate("Why?", timeout_s=20)
-    first_s, second_s = coordinator.budgets_s
-    assert first_s and second_s and first_s > 19 and second_s < 19.8  # of 20, after a pause of 0.3
+        client.generate("Why?", timeout_s=8)
+    _, second_s = coordinator.budgets_s
+    assert second_s is not None
+    assert second_s < 7.7  # on the wire it is rounded to a tenth
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
