@@ -13,25 +13,29 @@ from coordinator.drafting import Drafting
 from coordinator.timing import Stopwatch
 from coordinator.workers import TargetSession
 from tandem.core.ledger import Commit, Ledger
+from tandem.core.pacing import Paces
 from tandem.core.types import Block
 
 
 async def decode(
-    ledger: Ledger, target: TargetSession, drafting: Drafting, stopwatch: Stopwatch, pipelined: bool
+    ledger: Ledger, target: TargetSession, drafting: Drafting, stopwatch: Stopwatch, paces: Paces
 ) -> AsyncGenerator[Commit]:
     """Yields what each verdict makes final, until the output ends.
 
     Pipelined, the prompt is verified with an empty block beside the first proposal, so that both prefills overlap.
     """
-    block = Block() if pipelined else await drafting.new_block()
+    pace = paces.choose()
+    block = Block() if pace.ahead else await drafting.new_block(pace)
     while True:
-        ahead = drafting.start(ledger.ahead_order(block)) if pipelined else None
+        pace = paces.choose()  # of the block after this one
+        ahead = drafting.start_ahead(pace, block)
         with stopwatch.verifying():
             verified, verdict = await target.verify(ledger.verify_order(block, ahead.order if ahead else None))
         commit = ledger.settle(verified, verdict)
         yield commit
         if commit.ending is not None:
             return
+        paces.observe(len(verified.tokens), verdict.num_accepted, stopwatch.lap())
         drafting.judged(block, verified)
         with stopwatch.waiting_for_draft():
-            block = await drafting.next_block(ahead, commit.next_token)
+            block = await drafting.next_block(pace, ahead, commit.next_token)

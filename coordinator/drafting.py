@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coordinator.workers import DraftSession, Proposal
 from tandem.core.ledger import DraftOrder, Ledger
+from tandem.core.pacing import Pace
 from tandem.core.types import Block
 
 
@@ -15,32 +16,29 @@ class Drafting:
         self._ledger = ledger
         self._session = session
 
-    def start(self, order: DraftOrder | None) -> Proposal | None:
-        """Sends a proposal if one is wanted and worth trying."""
-        if order is None or self._why_not():
-            return None
-        assert self._session is not None
-        return self._session.start(order)
+    def start_ahead(self, pace: Pace, block: Block) -> Proposal | None:
+        """Has the block after `block` drafted, if the pace says so and a draft is worth trying."""
+        return self._start(self._ledger.ahead_order(block, pace.num_tokens)) if pace.ahead else None
 
-    async def next_block(self, ahead: Proposal | None, next_token: int | None) -> Block:
+    async def next_block(self, pace: Pace, ahead: Proposal | None, next_token: int | None) -> Block:
         """The block after a verdict whose ahead block must begin with `next_token` (None: cannot stand)."""
         if ahead is None:
-            return await self.new_block()
+            return await self.new_block(pace)
         if next_token is None:
             self._drop(ahead, rolled_back=False)
-            return await self.new_block()
+            return await self.new_block(pace)
         guess = await ahead.first()
         if guess == next_token:
             return await self._rest_of(ahead)
         self._drop(ahead, rolled_back=guess is not None)
-        return await self.new_block() if guess is not None else self._fall_back(ahead.cause)
+        return await self.new_block(pace) if guess is not None else self._fall_back(ahead.cause)
 
-    async def new_block(self) -> Block:
+    async def new_block(self, pace: Pace) -> Block:
         """A block drafted from the committed tokens, in turn."""
-        order = self._ledger.draft_order()
+        order = self._ledger.draft_order(pace.num_tokens)
         if order is None:
             return Block()
-        proposal = self.start(order)
+        proposal = self._start(order)
         if proposal is None:
             return self._fall_back(self._why_not())
         drafted = await proposal.whole()
@@ -53,6 +51,12 @@ class Drafting:
             self._ledger.statistics.num_wasted_draft_tokens += len(block.tokens)
             self._ledger.fell_back("malformed")
             self._session.failed()
+
+    def _start(self, order: DraftOrder | None) -> Proposal | None:
+        if order is None or self._why_not():
+            return None
+        assert self._session is not None
+        return self._session.start(order)
 
     async def _rest_of(self, ahead: Proposal) -> Block:
         drafted = await ahead.whole()

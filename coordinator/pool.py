@@ -48,13 +48,16 @@ class Pool:
             raise Unavailable(f"no target worker is ready: {self.target_link.reason}")
         return self.target_link.description
 
-    def drafting(self, wanted: int | None) -> tuple[int, int | None]:
-        """Draft tokens per block, and the draft's context length if known, for a request that wants `wanted`."""
-        if self.draft_link is None:
-            return wanted or 0, None
-        description = self.draft_link.description
-        num_tokens = self._settings.num_tokens if wanted is None else wanted
-        return num_tokens, description.context_length if description else None
+    @property
+    def has_draft(self) -> bool:
+        """Whether there is a draft worker, ready or not."""
+        return self.draft_link is not None
+
+    @property
+    def draft_context(self) -> int | None:
+        """The draft's context length, if known."""
+        description = self.draft_link.description if self.draft_link else None
+        return description.context_length if description else None
 
     @contextlib.contextmanager
     def sessions(self, call: Call, ledger: Ledger) -> Iterator[tuple[TargetSession, DraftSession | None]]:

@@ -19,6 +19,7 @@ from coordinator.timing import Stopwatch
 from coordinator.validate import Request, check_fields, make_request
 from tandem.config import Config
 from tandem.core.ledger import Commit, Ledger
+from tandem.core.pacing import PLAIN, Adaptive, Pace, Paces, Pacing, Steady
 from tandem.core.stopping import Ending, Stopping
 from tandem.core.types import Call
 from tandem.errors import DuplicateRequest
@@ -38,6 +39,7 @@ class CoordinatorService:
         self._model = model
         self._ids: set[str] = set()  # of requests that run or wait
         settings = config.coordinator
+        self._pacing = Pacing()
         self._admission = Admission(Limits(settings.max_running, settings.max_waiting, settings.max_waiting_tokens))
 
     async def generate(self, message: bytes) -> AsyncGenerator[Any]:
@@ -67,6 +69,16 @@ class CoordinatorService:
             self._model, version("tandem-serving"), workers, self._admission.num_running, self._admission.num_waiting
         )
 
+    def _paces(self, request: Request) -> Paces:
+        """As the caller asked; else as it pays; without a draft worker, plainly."""
+        if request.num_draft_tokens is not None:
+            ahead = request.lookahead is not False and request.num_draft_tokens > 0
+            return Steady(Pace(request.num_draft_tokens, ahead))
+        if not self._pool.has_draft:
+            return Steady(PLAIN)
+        self._pacing.num_running = self._admission.num_running
+        return Adaptive(self._pacing, (False, True) if request.lookahead is None else (request.lookahead,))
+
     @contextlib.contextmanager
     def _named(self, request_id: str) -> Iterator[str]:
         if request_id in self._ids:
@@ -79,9 +91,8 @@ class CoordinatorService:
 
     async def _commits(self, request: Request, stopwatch: Stopwatch) -> AsyncGenerator[tuple[Commit, Finish | None]]:
         """What becomes final, and the finish with the last of it."""
-        num_tokens, draft_context = self._pool.drafting(request.num_draft_tokens)
         stopping = Stopping(request.stop_rules, self._frontend.decode)
-        ledger = Ledger(request.prompt, stopping, num_tokens, draft_context)
+        ledger = Ledger(request.prompt, stopping, self._pool.draft_context)
         resumed = ledger.resume(request.prior_output)
         if resumed.ending is not None:
             yield resumed, _finish(resumed.ending, ledger, stopwatch, 0)
@@ -90,10 +101,8 @@ class CoordinatorService:
             stopwatch.admitted()
             # one session on each worker, however the request ends
             with self._pool.sessions(_call(request), ledger) as (target, draft):
-                pipelined = request.pipelined and num_tokens > 0
-                async with contextlib.aclosing(
-                    decode(ledger, target, Drafting(ledger, draft), stopwatch, pipelined)
-                ) as commits:
+                rounds = decode(ledger, target, Drafting(ledger, draft), stopwatch, self._paces(request))
+                async with contextlib.aclosing(rounds) as commits:
                     async for commit in commits:
                         stopwatch.token_came()
                         ending = commit.ending

@@ -11,7 +11,7 @@ class Stopwatch:
     """Durations of one request in seconds, from its arrival."""
 
     def __init__(self) -> None:
-        self._arrived = self._now()
+        self._arrived = self._lap_began = self._now()
         self.queue_s = 0.0  # before the first model call
         self.first_token_s = 0.0
         self.verify_s = 0.0
@@ -23,6 +23,11 @@ class Stopwatch:
 
     def admitted(self) -> None:
         self.queue_s = self.total_s
+
+    def lap(self) -> float:
+        """Seconds since the last lap, or since the first token's."""
+        began, self._lap_began = self._lap_began, self._now()
+        return self._lap_began - began
 
     def token_came(self) -> None:
         self.first_token_s = self.first_token_s or self.total_s

@@ -18,12 +18,14 @@ from tandem.rpc.codec.public import (
     ACCEPTANCE_REJECTION,
     ACCEPTANCES,
     LOOKAHEAD_BRANCHES,
+    LOOKAHEAD_CHAIN,
     LOOKAHEAD_OFF,
     LOOKAHEADS,
     RawRequest,
 )
 
 MAX_DRAFT_TOKENS = 16
+_LOOKAHEADS: dict[int, bool] = {LOOKAHEAD_OFF: False, LOOKAHEAD_CHAIN: True}
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 128
@@ -42,7 +44,7 @@ class Request:
     stop_rules: StopRules
     min_tokens: int
     num_draft_tokens: int | None  # None: as the coordinator chooses
-    pipelined: bool
+    lookahead: bool | None  # drafting ahead; None: as the coordinator chooses
     prior_output: tuple[int, ...]
     salt: str
 
@@ -80,7 +82,7 @@ def make_request(raw: RawRequest, prompt: Sequence[int], target: Description, de
         stop_rules=_stop_rules(raw, len(prompt), target, ends | set(raw.stop_token_ids), default_max_tokens),
         min_tokens=raw.min_tokens,
         num_draft_tokens=raw.num_draft_tokens,
-        pipelined=raw.lookahead != LOOKAHEAD_OFF,
+        lookahead=_LOOKAHEADS.get(raw.lookahead),
         prior_output=raw.prior_output,
         salt=raw.cache_salt,
     )

@@ -109,6 +109,13 @@ class DraftSession(Session):
         super().__init__(exchange, call, ledger)
         self.wait_s = wait_s
         self.breaker = breaker
+        self._last: OpenCall | None = None  # all before it are closed
+
+    def release(self) -> None:
+        """Also closes the proposal that nobody waits for any more, because the output has ended."""
+        if self._last is not None:
+            self._last.close()
+        super().release()
 
     def why_not(self) -> str:
         """Why no proposal is worth trying now; empty if one is."""
@@ -123,7 +130,8 @@ class DraftSession(Session):
     def send(self, order: DraftOrder) -> OpenCall:
         """Opens one propose call."""
         prefix = self._state_prefix(order.speculated)
-        return self.exchange.open(Propose(self._next_call(order.round), prefix, order.num_tokens))
+        self._last = self.exchange.open(Propose(self._next_call(order.round), prefix, order.num_tokens))
+        return self._last
 
     def give_up(self) -> None:
         """Ends the running call on the worker."""

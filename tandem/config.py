@@ -38,7 +38,6 @@ class CoordinatorConfig(Section):
     metrics_port: Port = Field(9090, ge=0, le=65535, description="metrics port")
     target: str = Field("127.0.0.1:7072", description="address of the target worker")
     draft: str = Field("127.0.0.1:7071", description="address of the draft worker; empty: none")
-    num_tokens: int = Field(4, ge=0, le=16, description="draft tokens per block where a request does not say")
     draft_wait_s: float = Field(2.0, gt=0, description="longest wait for a block that a verify could already use")
     draft_retry_s: float = Field(5.0, gt=0, description="pause before a failing draft worker is tried again")
     target_wait_s: float = Field(30.0, gt=0, description="longest wait for a lost target worker to come back")

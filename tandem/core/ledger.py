@@ -54,14 +54,11 @@ class Commit:
 class Ledger:
     """Owned by one decode loop; see the module's picture."""
 
-    def __init__(
-        self, prompt: Sequence[int], stopping: Stopping, block_len: int, draft_context: int | None = None
-    ) -> None:
+    def __init__(self, prompt: Sequence[int], stopping: Stopping, draft_context: int | None = None) -> None:
         self.tokens = TokenList(prompt)
         self.num_prompt_tokens = len(prompt)
         self.statistics = Statistics()
         self._stopping = stopping
-        self._block_len = block_len
         self._draft_context = draft_context
         self._last_round = 0
 
@@ -79,14 +76,13 @@ class Ledger:
         """The committed tokens and `speculated`, to be sent from `start` on."""
         return state_prefix(self.tokens, speculated, self.num_prompt_tokens, start)
 
-    def draft_order(self) -> DraftOrder | None:
+    def draft_order(self, block_len: int) -> DraftOrder | None:
         """What to draft from the committed tokens; None where no draft token could become final."""
-        room = min(self._block_len, self._stopping.num_left - 1)
-        return self._order((), room)
+        return self._order((), min(block_len, self._stopping.num_left - 1))
 
-    def ahead_order(self, block: Block) -> DraftOrder | None:
+    def ahead_order(self, block: Block, block_len: int) -> DraftOrder | None:
         """What to draft while `block` is verified: a guess of the target's own token, and a block after it."""
-        room = min(self._block_len, self._stopping.num_left - len(block.tokens) - 2)
+        room = min(block_len, self._stopping.num_left - len(block.tokens) - 2)
         return self._order(block.tokens, room + 1 if room > 0 else 0)
 
     def verify_order(self, block: Block, ahead: DraftOrder | None) -> VerifyOrder:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 REPLACEMENT = "\ufffd"
-_MAX_HELD = 8  # tokens: a character has at most 4 bytes, so what is still broken then stays broken
+_MAX_HELD = 8  # tokens: what is still broken then stays broken, but for the end of it
+_MAX_HALF = 3  # tokens that half a character can have: whole, it has at most 4 bytes
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -31,13 +32,22 @@ class Detokenizer:
     def push(self, token: int) -> str:
         """The text that `token` makes certain."""
         self._tokens.append(token)
-        before = self._decode(self._tokens[self._window : self._read])
         after = self._decode(self._tokens[self._window :])
-        held = len(self._tokens) - self._read
-        if after.endswith(REPLACEMENT) and held < _MAX_HELD:
+        end = self._broken_until(after) if after.endswith(REPLACEMENT) else len(self._tokens)
+        if end == self._read:
             return ""
-        self._window, self._read = self._read, len(self._tokens)
-        return after[len(before) :]
+        before = self._decode(self._tokens[self._window : self._read])
+        certain = self._decode(self._tokens[self._window : end])
+        self._window, self._read = self._read, end
+        return certain[len(before) :]
+
+    def _broken_until(self, after: str) -> int:
+        """Tokens whose text stands whatever follows, where `after`, that of the window, ends in half a character."""
+        if len(self._tokens) - self._read < _MAX_HELD:
+            return self._read
+        ends = range(len(self._tokens) - _MAX_HALF, self._read, -1)
+        borders = (end for end in ends if after.startswith(self._decode(self._tokens[self._window : end])))
+        return next(borders, self._read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,11 +73,21 @@ def attend(
         _refuse_unknown(module, attention_mask, others)
     keys, values = tandem_step.pool.write(int(module.layer_idx), tandem_step.ragged.slots, key[0], value[0])  # type: ignore[arg-type]
     scores = Scores(scaling, softcap, s_aux)
-    parts = [
-        _attend_span(query[0, :, span.rows], keys[span.slots], values[span.slots], span, scores)
-        for span in tandem_step.ragged.spans(sliding_window)
-    ]
-    return (parts[0] if len(parts) == 1 else torch.cat(parts)).unsqueeze(0), None
+    return attend_rows(query[0], keys, values, tandem_step.ragged, sliding_window, scores).unsqueeze(0), None
+
+
+def attend_rows(
+    query: Tensor, keys: Tensor, values: Tensor, ragged: RaggedPlan, window: int | None, scores: Scores
+) -> Tensor:
+    """[rows, num_heads, value_dim] from query [num_heads, rows, head_dim] and a layer's pools, [num_slots,
+    num_kv_heads, head_dim], which hold this step's keys and values already.
+    """
+    spans = ragged.spans(window, query.shape[0] // keys.shape[1])
+    if len(spans) == 1:
+        return _attend_span(query, keys[spans[0].slots], values[spans[0].slots], spans[0], scores)
+    return torch.cat(
+        [_attend_span(query[:, span.rows], keys[span.slots], values[span.slots], span, scores) for span in spans]
+    )
 
 
 def no_mask(*_: Any, **__: Any) -> None:
@@ -88,24 +98,25 @@ def _attend_span(query: Tensor, keys: Tensor, values: Tensor, span: Span, scores
     """One sequence: [rows, num_heads, value_dim] from query [num_heads, rows, head_dim] and keys, values [slots,
     num_kv_heads, head_dim].
 
-    Query heads that share a KV head form a dimension of their own, over which keys and values are repeated by stride.
+    Query heads that share a KV head stand as rows of their own where rows are few: each key is then read once. In a
+    prompt they form a dimension of their own, over which keys and values are repeated by stride.
     """
     keys, values = keys.transpose(0, 1), values.transpose(0, 1)
     num_heads, num_kv_heads = query.shape[0], keys.shape[0]
     if scores.softcap is not None or scores.sinks is not None:
-        grouped = query.view(num_kv_heads, -1, *query.shape[1:])
+        grouped = query.reshape(num_kv_heads, -1, *query.shape[1:])
         out = _attend_explicitly(grouped, keys.unsqueeze(1), values.unsqueeze(1), span.mask, scores)
-    elif span.num_rows == 1:  # the group takes the place of the rows: one matrix product per KV head
-        grouped = query.reshape(1, num_kv_heads, -1, query.shape[2])
-        out = scaled_dot_product_attention(grouped, keys.unsqueeze(0), values.unsqueeze(0), scale=scores.scale)
-        return out.reshape(1, num_heads, -1)
+    elif span.is_folded:
+        folded = query.reshape(1, num_kv_heads, -1, query.shape[2])
+        shared = keys.unsqueeze(0), values.unsqueeze(0)
+        out = scaled_dot_product_attention(folded, *shared, span.folded_mask, scale=scores.scale)
     else:
-        grouped = query.view(num_kv_heads, -1, *query.shape[1:])
+        grouped = query.reshape(num_kv_heads, -1, *query.shape[1:])
         shape = (-1, grouped.shape[1], -1, -1)
         shared = keys.unsqueeze(1).expand(shape), values.unsqueeze(1).expand(shape)
         mask = None if span.causal else span.mask
         out = scaled_dot_product_attention(grouped, *shared, mask, is_causal=span.causal, scale=scores.scale)
-    return out.permute(2, 0, 1, 3).reshape(span.num_rows, num_heads, -1)
+    return out.reshape(num_heads, span.num_rows, -1).transpose(0, 1)
 
 
 def _attend_explicitly(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scores: Scores) -> Tensor:

@@ -15,9 +15,10 @@ from tandem.errors import ModelError
 from tandem.model.attention import ATTENTION
 from tandem.model.draft_layers import assemble, draft_target
 from tandem.model.fingerprint import fingerprint
+from tandem.model.lean import LeanDecoder, fits
 from tandem.model.loaded import LoadedModel
 from tandem.model.pretrained import read_config, read_model
-from tandem.model.probe import probe
+from tandem.model.probe import Findings, agree, probe
 from tandem.model.tokenizer import load_tokenizer, pieces, vocabulary_hash
 
 ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention"})
@@ -32,10 +33,12 @@ def load_model(
     *,
     name: str = "",
     tensor_parallel_size: int = 1,
+    lean: bool = True,
 ) -> LoadedModel:
     """Loads a model folder; one of draft layers takes embeddings, head and tokenizer from `target_folder`.
 
-    With `tensor_parallel_size` above 1 every rank calls this, inside an initialised process group.
+    With `tensor_parallel_size` above 1 every rank calls this, inside an initialised process group. `lean`: models that
+    a LeanDecoder fits run on one, unless they are shared by ranks.
     Raises ModelError naming the folder where files are missing or corrupt, where the weights do not fit the
     configuration, or where the architecture keeps state that is no KV.
     """
@@ -43,23 +46,37 @@ def load_model(
     with _blaming(folder):
         module, row_ids = _load_module(folders, dtype, tensor_parallel_size)
         module = module.to(device).eval().requires_grad_(False)
-        found = probe(module, _text_config(module.config).num_hidden_layers)
+        config: PretrainedConfig = module.config
+        found = probe(module, _text_config(config).num_hidden_layers)
+        kernels = "transformers"
+        if lean and tensor_parallel_size == 1 and fits(module):
+            module = _lean(module, found)
+            kernels = module.kernels
         tokenizer = load_tokenizer(folders[-1])
         vocabulary = pieces(tokenizer)
         return LoadedModel(
             module=module,
             name=name or folder.name,
-            fingerprint=fingerprint(folders, str(dtype), tensor_parallel_size),
+            fingerprint=fingerprint(folders, f"{dtype} {kernels}", tensor_parallel_size),
             dtype=dtype,
             device=device,
-            context_length=_context_length(module.config),
-            end_token_ids=_end_token_ids(folders[-1], module.config, tokenizer.eos_token_id),
+            context_length=_context_length(config),
+            end_token_ids=_end_token_ids(folders[-1], config, tokenizer.eos_token_id),
             head_width=found.head_width,
             num_pieces=len(vocabulary),
             vocabulary_hash=vocabulary_hash(vocabulary),
             kv_bytes_per_token=found.kv_bytes_per_token,
             row_ids=None if row_ids is None else row_ids.to(device),
         )
+
+
+def _lean(module: Any, found: Findings) -> LeanDecoder:
+    """Takes over `module`, of which `found` is known. Raises ModelError where its logits change."""
+    decoder = LeanDecoder(module)
+    again = probe(decoder, len(decoder.layers))
+    if not agree(again.logits, found.logits):
+        raise ModelError(f"{type(module).__name__} computes other logits than its lean decoder")
+    return decoder
 
 
 def _folders(folder: Path, target: Path | None) -> list[Path]:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    module: nn.Module  # a transformers causal language model in eval mode, with attention "tandem"
+    module: nn.Module  # in eval mode: a transformers causal language model with attention "tandem", or a LeanDecoder
     name: str
-    fingerprint: str  # of config, weights, dtype and tensor-parallel size; the same wherever the folder lies
+    fingerprint: str  # of config, weights, dtype, kernels and tensor-parallel size; the same wherever the folder lies
     dtype: torch.dtype
     device: str
     context_length: int

@@ -20,6 +20,7 @@ BLOCK_SIZE = 8
 class Findings:
     kv_bytes_per_token: int
     head_width: int
+    logits: Tensor  # [2, head_width] of the trial's rows, by which two ways to run a model can be compared
 
 
 def probe(module: nn.Module, num_layers: int) -> Findings:
@@ -38,9 +39,9 @@ def probe(module: nn.Module, num_layers: int) -> Findings:
         raise ModelError(f"{type(module).__name__} does not run on a KV pool: {error}") from error
     if together.layers != frozenset(range(num_layers)):
         raise ModelError(f"{type(module).__name__}: not every layer is attention that runs on a KV pool")
-    if not _agree(ragged, stepped):
+    if not agree(ragged, stepped):
         raise ModelError(f"{type(module).__name__} keeps state outside its KV, or mixes the sequences of a batch")
-    return Findings(together.bytes_per_token, ragged.shape[1])
+    return Findings(together.bytes_per_token, ragged.shape[1], ragged)
 
 
 def _apart(module: nn.Module, pool: KVPool) -> Tensor:
@@ -55,6 +56,7 @@ def _rows(tokens: tuple[int, ...], start: int, block: int) -> SequencePlan:
     return SequencePlan(tokens, start, (block,), 1)
 
 
-def _agree(a: Tensor, b: Tensor) -> bool:
+def agree(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of logits are the same but for rounding."""
     tolerance = 1e-3 if a.dtype in (torch.float32, torch.float64) else 0.1
     return bool((a - b).float().norm() <= tolerance * b.float().norm())

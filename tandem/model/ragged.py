@@ -18,6 +18,8 @@ from torch import Tensor
 
 from tandem.core.plan import SequencePlan, StepPlan
 
+MAX_FOLDED_ROWS = 32  # of one sequence: a verify is folded, a prompt is not
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -28,6 +30,8 @@ class Span:
     slots: slice | Tensor  # a slice where the slots follow one another: then the pool is viewed, not copied
     mask: Tensor | None  # added to the scores, [num_rows, num_slots]; None: the one row sees every slot
     causal: bool  # rows and slots are the same positions, in order: the mask is the causal triangle
+    is_folded: bool  # rows are so few that query heads of one KV head are best taken as further rows
+    folded_mask: Tensor | None  # then: `mask` once per such head, [group * num_rows, num_slots]
 
 
 @dataclass(frozen=True)
@@ -41,23 +45,25 @@ class RaggedPlan:
     positions: Tensor  # int64 [1, rows]
     slots: Tensor  # int64 [rows]
     logit_rows: Tensor  # int64 [sum of num_logits]
-    _spans: dict[int | None, tuple[Span, ...]] = field(default_factory=dict)
+    _spans: dict[tuple[int | None, int], tuple[Span, ...]] = field(default_factory=dict)
 
-    def spans(self, window: int | None) -> tuple[Span, ...]:
-        """One span per sequence, for layers that look back over `window` positions, their own included (None: all)."""
-        spans = self._spans.get(window)
+    def spans(self, window: int | None, group: int) -> tuple[Span, ...]:
+        """One span per sequence, for layers that look back over `window` positions, their own included (None: all),
+        and that have `group` query heads per KV head.
+        """
+        spans = self._spans.get((window, group))
         if spans is None:
-            spans = self._spans[window] = tuple(self._make_spans(window))
+            spans = self._spans[window, group] = tuple(self._make_spans(window, group))
         return spans
 
-    def _make_spans(self, window: int | None) -> list[Span]:
+    def _make_spans(self, window: int | None, group: int) -> list[Span]:
         spans, first_row = [], 0
         for sequence in self.plan.sequences:
-            spans.append(self._span(sequence, first_row, window))
+            spans.append(self._span(sequence, first_row, window, group))
             first_row += len(sequence.tokens)
         return spans
 
-    def _span(self, sequence: SequencePlan, first_row: int, window: int | None) -> Span:
+    def _span(self, sequence: SequencePlan, first_row: int, window: int | None, group: int) -> Span:
         num_rows, device = len(sequence.tokens), self.slots.device
         first = 0 if window is None else max(0, sequence.start - window + 1)
         length = sequence.start + num_rows
@@ -65,7 +71,10 @@ class RaggedPlan:
         mask = None if num_rows == 1 else _mask(sequence.start, first, length, window, self.dtype).to(device)
         slots = _span_slots(sequence.blocks, self.block_size, first, length)
         slots = slots if isinstance(slots, slice) else slots.to(device)
-        return Span(slice(first_row, first_row + num_rows), num_rows, slots, mask, causal)
+        is_folded = num_rows <= MAX_FOLDED_ROWS
+        folded_mask = mask.repeat(group, 1) if is_folded and mask is not None else None
+        rows = slice(first_row, first_row + num_rows)
+        return Span(rows, num_rows, slots, mask, causal, is_folded, folded_mask)
 
 
 def lay_out(plan: StepPlan, block_size: int, dtype: torch.dtype, device: torch.device) -> RaggedPlan:

@@ -76,11 +76,12 @@ class Coordinator(coordinator_pb2_grpc.CoordinatorServicer):
         self.budgets_s: list[float | None] = []
         self.num_statuses = 0
         self.ended = threading.Event()  # a Generate is over, whoever ended it
+        self.num_ended = 0
 
     def Generate(self, request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateChunk]:
         self.requests.append(request)
         self.budgets_s.append(context.time_remaining())
-        context.add_callback(self.ended.set)
+        context.add_callback(self._end)
         yield from self.tell(request, context)
 
     def tell(self, request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateChunk]:
@@ -89,6 +90,10 @@ class Coordinator(coordinator_pb2_grpc.CoordinatorServicer):
     def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
         self.num_statuses += 1
         return STATUS
+
+    def _end(self) -> None:
+        self.num_ended += 1
+        self.ended.set()
 
 
 class BreaksAfter(Coordinator):

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from types import FrameType
 from typing import NoReturn
 
+import grpc
 import pytest
 from harness.waiting import assert_eventually
 
-from tandem.client import Cancelled, ClientClosed, DeadlineExceeded, Retry
+from tandem.client import Cancelled, Client, ClientClosed, DeadlineExceeded, Retry
 
 from .asking import Asking, async_client, sync_client
-from .fakes import NUM_CHUNKS, TEXT, Coordinator, HangsAfter, Slow, Unready, serving
+from .fakes import NUM_CHUNKS, TEXT, BreaksAfter, Coordinator, HangsAfter, Slow, Unready, serving
 
 WITHIN_S = 10.0
 
@@ -158,13 +158,17 @@ def test_a_finished_request_is_not_cancelled(ask: Asking) -> None:
     """Its status must come out as OK on the server's side."""
 
     class Lingers(Coordinator):
+        cancelled: bool | None = None
+
         def tell(self, request, context):  # type: ignore[no-untyped-def]
             yield from super().tell(request, context)
-            assert not self.ended.wait(0.2)
+            self.cancelled = self.ended.wait(0.2)
 
     coordinator = Lingers()
     with serving(coordinator) as address:
         ask.generate(address, prompt="Why?")
+        assert coordinator.ended.wait(WITHIN_S)
+    assert coordinator.cancelled is False
 
 
 def test_a_stream_begins_when_iterated() -> None:
@@ -175,8 +179,6 @@ def test_a_stream_begins_when_iterated() -> None:
 
 
 def test_a_stream_keeps_its_client() -> None:
-    from tandem.client import Client
-
     with serving(Coordinator()) as address:
         assert "".join(chunk.text for chunk in Client(address).stream("Why?")) == TEXT
 
@@ -194,7 +196,7 @@ def test_closing_ends_what_other_threads_wait_for(retrying: bool) -> None:
     with serving(coordinator) as address, ThreadPoolExecutor(1) as pool:
         with sync_client(address, retry=Retry(first_pause_s=60, longest_pause_s=60)) as client:
             future = pool.submit(client.generate, "Why?")
-            _wait_until(lambda: bool(coordinator.requests))
+            asyncio.run(assert_eventually(lambda: coordinator.requests))
             began_s = time.monotonic()
             client.close()
             client.close()
@@ -238,28 +240,21 @@ async def test_a_closed_async_client_says_so() -> None:
 
 
 async def test_cancelled_by_the_server_is_an_error_not_a_cancellation() -> None:
-    import grpc
-
-    from .fakes import BreaksAfter
-
     with serving(BreaksAfter(1, 9, grpc.StatusCode.CANCELLED)) as address:
         async with async_client(address) as client:
             with pytest.raises(Cancelled):
                 await client.generate("Why?")
 
 
-def test_leaving_a_hundred_times_leaves_nothing() -> None:
-    with serving(coordinator := Slow(0.001)) as address:
-        with sync_client(address) as client:
-            before = threading.active_count()
+async def test_leaving_a_hundred_times_leaves_nothing() -> None:
+    coordinator = Slow(0.001)
+    with serving(coordinator) as address:
+        async with async_client(address) as client:
+            await client.status()
+            before = asyncio.all_tasks()
             for number in range(100):
-                for count, _ in enumerate(client.stream("Why?")):
-                    if count == number % NUM_CHUNKS:
-                        break
-                coordinator.ended.clear()
-            assert threading.active_count() <= before + 16  # the fake's own
-
-
-def _wait_until(condition: object) -> None:
-    with suppress(asyncio.CancelledError):
-        asyncio.run(assert_eventually(condition))  # type: ignore[arg-type]
+                async with aclosing(client.stream("Why?")) as chunks:
+                    for _ in range(number % (NUM_CHUNKS + 1)):
+                        await anext(chunks)
+            await assert_eventually(lambda: asyncio.all_tasks() <= before)
+            await assert_eventually(lambda: coordinator.num_ended == len(coordinator.requests))

@@ -30,7 +30,7 @@ class Walk:
         self.k = rng.randrange(0, 9)
         self.draft_context = rng.choice([None, None, rng.randrange(1, 70)])
         ends = frozenset({END}) if rng.random() < 0.5 else frozenset[int]()
-        self.ledger = Ledger(self.prompt, Stopping(StopRules(self.max_tokens, end_token_ids=ends), decode), self.k,
+        self.ledger = Ledger(self.prompt, Stopping(StopRules(self.max_tokens, end_token_ids=ends), decode),
                              self.draft_context)  # fmt: skip
         self.ends = ends
         self.output: list[int] = []
@@ -40,7 +40,7 @@ class Walk:
 
     def step(self) -> Commit:
         """One round; the commit."""
-        self.ahead = self.order(self.ledger.ahead_order(self.block), len(self.block.tokens))
+        self.ahead = self.order(self.ledger.ahead_order(self.block, self.k), len(self.block.tokens))
         order = self.ledger.verify_order(self.block, self.ahead)
         if not self.block.tokens:
             self.rounds.append(order.round)
@@ -107,7 +107,7 @@ class Walk:
                 assert block.round == self.ahead.round
                 return block
             self.ledger.statistics.ahead_dropped(len(drafted.tokens), True)
-        order = self.order(self.ledger.draft_order(), 0)
+        order = self.order(self.ledger.draft_order(self.k), 0)
         if order is None:
             return Block()
         drafted = self.drafted(order, None)
@@ -149,8 +149,8 @@ def test_verdicts_commit_what_a_list_model_commits(chunk: int) -> None:
         assert len(set(walk.rounds)) == len(walk.rounds), "two attempts share a round number"
 
 
-def ledger(max_tokens: int = 20, k: int = 4, ends: frozenset[int] = frozenset()) -> Ledger:
-    return Ledger([1, 2, 3], Stopping(StopRules(max_tokens, end_token_ids=ends), decode), k)
+def ledger(max_tokens: int = 20, ends: frozenset[int] = frozenset()) -> Ledger:
+    return Ledger([1, 2, 3], Stopping(StopRules(max_tokens, end_token_ids=ends), decode))
 
 
 def test_an_ahead_block_stands_only_behind_a_wholly_accepted_block() -> None:
@@ -163,17 +163,17 @@ def test_an_ahead_block_stands_only_behind_a_wholly_accepted_block() -> None:
 
 def test_the_first_token_of_an_ahead_block_is_dropped() -> None:
     book = ledger()
-    order = book.ahead_order(Block((4, 5), round=1))
+    order = book.ahead_order(Block((4, 5), round=1), 4)
     assert order is not None and order.speculated == (4, 5) and order.num_tokens == 5
     block = book.take_ahead(order, Drafted((6, 7, 8), done=True))
     assert block.tokens == (7, 8) and book.statistics.num_ahead_hits == 1
 
 
 def test_no_draft_is_ordered_that_could_not_become_final() -> None:
-    assert ledger(max_tokens=1).draft_order() is None
-    assert ledger(max_tokens=3).draft_order().num_tokens == 2  # type: ignore[union-attr]
-    assert ledger(max_tokens=4).ahead_order(Block((4, 5), round=1)) is None
-    assert ledger(k=0).draft_order() is None and ledger(k=0).ahead_order(Block()) is None
+    assert ledger(max_tokens=1).draft_order(4) is None
+    assert ledger(max_tokens=3).draft_order(4).num_tokens == 2  # type: ignore[union-attr]
+    assert ledger(max_tokens=4).ahead_order(Block((4, 5), round=1), 4) is None
+    assert ledger().draft_order(0) is None and ledger().ahead_order(Block(), 0) is None
 
 
 def test_a_resumed_output_counts_and_may_end_it() -> None:

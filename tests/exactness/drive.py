@@ -22,6 +22,7 @@ from coordinator.patience import Patience
 from coordinator.timing import Stopwatch
 from coordinator.workers import DraftSession, TargetSession
 from harness import scripted
+from tandem.core.pacing import Pace, Steady
 from tandem.core.ledger import Commit, Ledger
 from tandem.core.stopping import StopRules, Stopping
 from tandem.core.types import Call, Item, Propose, Rule, Sampling, Verdict, Verify
@@ -132,8 +133,8 @@ class Pair:
             exchange.judged = []
         call = new_call(way.rule, way.sampling, seed, len(PROMPT) + way.max_tokens)
         stopping = Stopping(StopRules(way.max_tokens), lambda tokens: "")
-        ledger = Ledger(PROMPT, stopping, way.k)
-        commits = await run(ledger, call, self.target, self.draft, way.pipelined, until=way.num_tokens)
+        ledger = Ledger(PROMPT, stopping)
+        commits = await run(ledger, call, self.target, self.draft, Pace(way.k, way.pipelined), until=way.num_tokens)
         output = [token for commit in commits for token in commit.tokens]
         return Sequence_(output, commits, self.target.judged, ledger)
 
@@ -156,13 +157,13 @@ async def run(
     call: Call,
     target: DirectExchange,
     draft: DirectExchange,
-    pipelined: bool,
+    pace: Pace,
     until: int,
 ) -> list[Commit]:
     """Decodes until the output ends or has `until` tokens. A late token is one that is not there: nobody waits."""
     target_session = TargetSession(target, call, ledger, Patience(worker_s=1.0, memory_s=1.0))
     draft_session = DraftSession(draft, call, ledger, Breaker(pause_s=0.0), wait_s=0.0)
-    rounds = decode(ledger, target_session, Drafting(ledger, draft_session), Stopwatch(), pipelined)
+    rounds = decode(ledger, target_session, Drafting(ledger, draft_session), Stopwatch(), Steady(pace))
     commits, num_tokens = [], 0
     try:
         async with contextlib.aclosing(rounds):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from coordinator.breaker import Breaker
 from coordinator.decode import decode
 from coordinator.drafting import Drafting
+from coordinator.patience import Patience
 from coordinator.timing import Stopwatch
 from coordinator.workers import DraftSession, TargetSession
 from harness import scripted
@@ -18,6 +19,7 @@ from harness.carriers import PROMPT, Carrier, DraftCarrier, Misbehaviour, Target
 from harness.tiny import tiny_model
 from harness.virtual_time import now_ns
 from tandem.core.ledger import Commit, Ledger
+from tandem.core.pacing import Pace, Steady
 from tandem.core.statistics import Statistics
 from tandem.core.stopping import Stopping, StopRules
 from tandem.core.types import Call, Rule, Sampling
@@ -62,6 +64,7 @@ class Workers:
     draft: Carrier | None
     draft_wait_s: float = 0.5
     breaker: Breaker = field(default_factory=lambda: Breaker(pause_s=1.0))
+    patience: Patience = field(default_factory=lambda: Patience(worker_s=30.0, memory_s=30.0))
     draft_context: int | None = None
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -81,9 +84,15 @@ class Workers:
         await asyncio.sleep(5.0)
 
     def assert_nothing_left(self) -> None:
-        """No session on a worker, no open call here, all memory free."""
+        """No session on a worker, no open call here, all memory free.
+
+        A stream that breaks may take a release with it: what it leaves may be evicted at once, and goes with its lease.
+        """
         for carrier in self.carriers:
             table = carrier.engine.table
+            if carrier.num_breaks:
+                assert all(session.stream is None and not session.running for session in table.sessions.values())
+                table.expire(1e9)
             table.check()
             assert not table.sessions and table.pool.num_used == 0
             assert not carrier.engine.busy
@@ -109,7 +118,7 @@ async def generate(
     """Runs one request to its end, or to its cancellation. `into` holds what came until then."""
     loop, result = asyncio.get_running_loop(), into or Generated()
     rules = StopRules(max_tokens, end_token_ids=frozenset(ends), stops=stops)
-    ledger = Ledger(prompt, Stopping(rules, as_bytes), k, workers.draft_context)
+    ledger = Ledger(prompt, Stopping(rules, as_bytes), workers.draft_context)
     call = Call(
         session_id=session_id or workers.rng.randbytes(16),
         number=0,
@@ -120,11 +129,11 @@ async def generate(
         sampling=sampling,
         end_token_ids=frozenset(ends),
     )
-    target = TargetSession(workers.target.exchange, call, ledger, wait_s=30.0)
+    target = TargetSession(workers.target.exchange, call, ledger, workers.patience)
     draft = _draft_session(workers, call, ledger)
     result.statistics, result.began_s = ledger.statistics, loop.time()
     try:
-        rounds = decode(ledger, target, Drafting(ledger, draft), Stopwatch(), pipelined and k > 0)
+        rounds = decode(ledger, target, Drafting(ledger, draft), Stopwatch(), Steady(Pace(k, pipelined and k > 0)))
         async with contextlib.aclosing(rounds):
             async for commit in rounds:
                 result.commits.append(commit)
@@ -151,11 +160,12 @@ def scripted_workers(
     target_network: Misbehaviour = PROMPT,
     draft_network: Misbehaviour = PROMPT,
     seed: int = 0,
+    num_blocks: int = scripted.NUM_BLOCKS,
 ) -> Workers:
-    """Workers around scripted models; call it with a loop running."""
+    """Workers around scripted models; call it with a loop running. `num_blocks` is the target's memory."""
 
     def target_engine() -> Engine:
-        return scripted.target_engine(scripted.ScriptedModel(target), vocab_size, now_ns)
+        return scripted.target_engine(scripted.ScriptedModel(target), vocab_size, now_ns, num_blocks=num_blocks)
 
     def draft_engine() -> Engine:
         assert draft is not None

@@ -14,6 +14,7 @@ from coordinator.workers import Proposal
 from tandem.core import rules
 from tandem.core.distributions import Rows
 from tandem.core.ledger import Commit, Ledger
+from tandem.core.pacing import Pace
 from tandem.core.types import Block, Verdict, Verify
 
 _SHARE = 0.02
@@ -31,11 +32,11 @@ def bonus_from_wrong_row(patch: MonkeyPatch) -> None:
 
 def guess_for_bonus(patch: MonkeyPatch) -> None:
     """The ahead block is kept with its guess, whatever the bonus is."""
-    real_settle, real_start = Ledger.settle, Drafting.start
+    real_settle, real_start = Ledger.settle, Drafting.start_ahead
     started = list[Proposal | None]()
 
-    def start(self: Drafting, order: object) -> Proposal | None:
-        started[:] = [real_start(self, order)]  # type: ignore[arg-type]
+    def start_ahead(self: Drafting, pace: Pace, block: Block) -> Proposal | None:
+        started[:] = [real_start(self, pace, block)]
         return started[0]
 
     def settle(self: Ledger, block: Block, verdict: Verdict) -> Commit:
@@ -45,7 +46,7 @@ def guess_for_bonus(patch: MonkeyPatch) -> None:
             verdict = replace(verdict, next_token=ahead.drafted.tokens[0])
         return real_settle(self, block, verdict)
 
-    patch.setattr(Drafting, "start", start)
+    patch.setattr(Drafting, "start_ahead", start_ahead)
     patch.setattr(Ledger, "settle", settle)
 
 
@@ -72,7 +73,7 @@ def losses(patch: MonkeyPatch) -> None:
 def ahead_unused(patch: MonkeyPatch) -> None:
     """No ahead block ever stands."""
     real = Drafting.next_block
-    patch.setattr(Drafting, "next_block", lambda self, ahead, next_token: real(self, ahead, None))
+    patch.setattr(Drafting, "next_block", lambda self, pace, ahead, next_token: real(self, pace, ahead, None))
 
 
 def ahead_always_kept(patch: MonkeyPatch) -> None:
@@ -81,9 +82,9 @@ def ahead_always_kept(patch: MonkeyPatch) -> None:
     """
     real = Drafting.next_block
 
-    async def next_block(self: Drafting, ahead: Proposal | None, next_token: int | None) -> Block:
+    async def next_block(self: Drafting, pace: Pace, ahead: Proposal | None, next_token: int | None) -> Block:
         guess = await ahead.first() if ahead is not None and next_token is not None else None
-        return await real(self, ahead, next_token if guess is None else guess)
+        return await real(self, pace, ahead, next_token if guess is None else guess)
 
     patch.setattr(Drafting, "next_block", next_block)
 

@@ -68,8 +68,8 @@ def length_from_flags(patch: MonkeyPatch) -> None:
         flags[:] = passed.tolist()
         return passed
 
-    def draft_order(self: Ledger) -> DraftOrder | None:
-        order = real_order(self)
+    def draft_order(self: Ledger, block_len: int) -> DraftOrder | None:
+        order = real_order(self, block_len)
         behind = flags[flags.index(False) + 1 :] if False in flags else []
         flags.clear()
         if order is None or not behind:
