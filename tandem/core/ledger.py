@@ -81,9 +81,12 @@ class Ledger:
         return self._order((), min(block_len, self._stopping.num_left - 1))
 
     def ahead_order(self, block: Block, block_len: int) -> DraftOrder | None:
-        """What to draft while `block` is verified: a guess of the target's own token, and a block after it."""
+        """What to draft while `block` is verified: a guess of the target's own token, and a block after it.
+
+        None where there would be nothing but the guess.
+        """
         room = min(block_len, self._stopping.num_left - len(block.tokens) - 2)
-        return self._order(block.tokens, room + 1 if room > 0 else 0)
+        return self._order(block.tokens, room + 1, at_least=2)
 
     def verify_order(self, block: Block, ahead: DraftOrder | None) -> VerifyOrder:
         """The call that verifies `block`; an empty block is plain decoding in a round of its own."""
@@ -125,10 +128,10 @@ class Ledger:
         rest = slice(1, order.num_tokens)
         return Block(drafted.tokens[rest], drafted.q[rest], order.round, drafted.drafter)
 
-    def _order(self, speculated: tuple[int, ...], num_tokens: int) -> DraftOrder | None:
+    def _order(self, speculated: tuple[int, ...], num_tokens: int, at_least: int = 1) -> DraftOrder | None:
         if self._draft_context is not None:
             num_tokens = min(num_tokens, self._draft_context - len(self.tokens) - len(speculated) + 1)
-        return DraftOrder(self._next_round(), speculated, num_tokens) if num_tokens > 0 else None
+        return DraftOrder(self._next_round(), speculated, num_tokens) if num_tokens >= at_least else None
 
     def _next_round(self) -> int:
         self._last_round += 1

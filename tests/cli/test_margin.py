@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tandem.cli.margin import MARGIN, fork_position, logit_gap
+from tandem.cli.margin import MARGIN, fork_position, score_gap
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_gap_of_the_best_token_and_of_a_tie(model_folder: Path) -> None:
     context = best_at_3(model_folder)
-    assert logit_gap(model_folder, context, (3, 4)) <= MARGIN
-    assert logit_gap(model_folder, context, (3, 5)) > MARGIN
+    assert score_gap(model_folder, context, (3, 4)) <= MARGIN
+    assert score_gap(model_folder, context, (3, 5)) > MARGIN
 
 
 def best_at_3(folder: Path) -> list[int]:
@@ -44,3 +44,14 @@ def best_at_3(folder: Path) -> list[int]:
     with torch.inference_mode():
         best = model(contexts).logits[:, -1].argmax(-1)
     return [int(token) for token in contexts[(best == 3) | (best == 4)][0]]
+
+
+def test_the_noise_of_a_seed_counts_where_the_text_is_sampled(model_folder: Path) -> None:
+    """Under each seed exactly one token is the best one, and seeds differ in which."""
+
+    def winners(seed: int) -> list[int]:
+        return [token for token in range(12) if score_gap(model_folder, [1, 2, 3], (token,), 1.0, seed) == 0.0]
+
+    found = [winners(seed) for seed in range(6)]
+    assert all(len(best) == 1 for best in found)
+    assert len({best[0] for best in found}) > 1

@@ -28,7 +28,7 @@ from tandem.core.stopping import StopRules, Stopping
 from tandem.core.types import Call, Item, Propose, Rule, Sampling, Verdict, Verify
 from tandem.errors import WorkerLost
 from tandem.model.engine import Engine
-from tandem.rpc.exchange import OpenCall
+from tandem.rpc.exchange import Exchange, OpenCall
 
 PROMPT = (3, 0)
 
@@ -140,7 +140,7 @@ class Pair:
 
 
 def new_call(rule: Rule, sampling: Sampling, seed: int, max_length: int) -> Call:
-    # a seed as the coordinator gives it: any 64 bits
+    """A call before its first number; its seed is any 64 bits, as the coordinator gives them."""
     return Call(
         session_id=seed.to_bytes(16, "big"),
         number=0,
@@ -155,14 +155,17 @@ def new_call(rule: Rule, sampling: Sampling, seed: int, max_length: int) -> Call
 async def run(
     ledger: Ledger,
     call: Call,
-    target: DirectExchange,
-    draft: DirectExchange,
+    target: DirectExchange | Exchange,
+    draft: DirectExchange | Exchange,
     pace: Pace,
     until: int,
+    draft_wait_s: float = 0.0,
 ) -> list[Commit]:
-    """Decodes until the output ends or has `until` tokens. A late token is one that is not there: nobody waits."""
-    target_session = TargetSession(target, call, ledger, Patience(worker_s=1.0, memory_s=1.0))
-    draft_session = DraftSession(draft, call, ledger, Breaker(pause_s=0.0), wait_s=0.0)
+    """Decodes until the output ends or has `until` tokens. Nobody waits for a token of the draft that is not there,
+    unless `draft_wait_s` says so.
+    """
+    target_session = TargetSession(target, call, ledger, Patience(worker_s=30.0, memory_s=30.0))  # type: ignore[arg-type]
+    draft_session = DraftSession(draft, call, ledger, Breaker(pause_s=0.0), draft_wait_s)  # type: ignore[arg-type]
     rounds = decode(ledger, target_session, Drafting(ledger, draft_session), Stopwatch(), Steady(pace))
     commits, num_tokens = [], 0
     try:

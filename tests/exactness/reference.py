@@ -54,8 +54,8 @@ def truncated(scores: Sequence[float], sampling: Sampling) -> Row:
         kept.append(token)  # the one that crosses the border is kept
         mass += weights[token]
     kept = [token for token in kept if weights[token] >= sampling.min_p * weights[kept[0]]]
-    total = sum(weights[token] for token in kept)
-    return [weights[token] / total if token in kept else 0.0 for token in range(len(weights))]
+    total, survivors = sum(weights[token] for token in kept), set(kept)
+    return [weights[token] / total if token in survivors else 0.0 for token in range(len(weights))]
 
 
 def race_winner(probabilities: Sequence[float], key: int) -> int:
