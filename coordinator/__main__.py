@@ -9,9 +9,11 @@ from pathlib import Path
 from coordinator.door import SERVICE_NAME, Door
 from coordinator.frontend import Frontend
 from coordinator.gate import VocabularyGate
+from coordinator.metrics import CoordinatorMetrics
 from coordinator.pool import Pool
 from coordinator.service import CoordinatorService
 from tandem.config import Config, cache_folder
+from tandem.metrics import metrics_served
 from tandem.model.resolve import resolve
 from tandem.model.tokenizer import load_tokenizer
 from tandem.rpc.serving import Server, load_or_stop, server_options, service_main
@@ -35,14 +37,17 @@ async def serve(config: Config, stopped: asyncio.Event) -> None:
 
 async def _run(config: Config, server: Server, door: Door, frontend: Frontend, stopped: asyncio.Event) -> None:
     pool = Pool(config, VocabularyGate(frontend.pieces, frontend.vocabulary_hash))
-    async with pool.connected():
-        door.service = CoordinatorService(config, frontend, pool, Path(config.model.target).name)
-        readiness = asyncio.create_task(_follow_target(server, pool))
-        try:
-            await stopped.wait()
-        finally:
-            readiness.cancel()
-            await server.stop(config.rpc.drain_s)
+    metrics = CoordinatorMetrics(config.coordinator.vllm_metric_names)
+    settings = config.coordinator
+    with metrics_served(metrics.registry, settings.host, settings.metrics_port):
+        async with pool.connected():
+            door.service = CoordinatorService(config, frontend, pool, Path(config.model.target).name, metrics)
+            readiness = asyncio.create_task(_follow_target(server, pool))
+            try:
+                await stopped.wait()
+            finally:
+                readiness.cancel()
+                await server.stop(config.rpc.drain_s)
 
 
 def _load_frontend(config: Config) -> Frontend:

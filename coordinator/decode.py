@@ -36,6 +36,6 @@ async def decode(
         if commit.ending is not None:
             return
         paces.observe(len(verified.tokens), verdict.num_accepted, stopwatch.lap())
-        drafting.judged(block, verified)
+        guess = commit.next_token if drafting.judged(block, verified) else None
         with stopwatch.waiting_for_draft():
-            block = await drafting.next_block(pace, ahead, commit.next_token)
+            block = await drafting.next_block(pace, ahead, guess)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
@@ -39,10 +40,15 @@ class Door:
             async with contextlib.aclosing(service.generate(message)) as chunks:
                 async for chunk in chunks:
                     yield chunk
+        except asyncio.CancelledError:
+            service.metrics.ended("cancelled")
+            raise
         except RequestError as error:
+            service.metrics.ended(error.status.name.lower())
             await abort(context, error)
         except Exception:
             _log.exception("a request failed")
+            service.metrics.ended("internal")
             await context.abort(grpc.StatusCode.INTERNAL, "the request failed; the log says why")
 
     async def _status(self, message: bytes, context: Context) -> Any:

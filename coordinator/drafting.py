@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinator.workers import DraftSession, Proposal
 from tandem.core.ledger import DraftOrder, Ledger
 from tandem.core.pacing import Pace
-from tandem.core.types import Block
+from tandem.core.types import Block, Drafted
 
 
 class Drafting:
@@ -15,6 +15,7 @@ class Drafting:
         """`session` is None where the coordinator has no draft worker."""
         self._ledger = ledger
         self._session = session
+        self._whole_round = 0  # of the last block that came whole
 
     def start_ahead(self, pace: Pace, block: Block) -> Proposal | None:
         """Has the block after `block` drafted, if the pace says so and a draft is worth trying."""
@@ -41,16 +42,23 @@ class Drafting:
         proposal = self._start(order)
         if proposal is None:
             return self._fall_back(self._why_not())
-        drafted = await proposal.whole()
-        proposal.close()
+        drafted = await self._whole(proposal)
         return self._ledger.take_block(order, drafted) if drafted.tokens else self._fall_back(proposal.cause)
 
-    def judged(self, block: Block, verified: Block) -> None:
-        """Notes that the target found `block` malformed, if it verified another one in its place."""
-        if verified is not block and self._session is not None:
+    def judged(self, block: Block, verified: Block) -> bool:
+        """Whether the target found `block` well formed; else it verified another one in its place.
+
+        Only a block that came whole and is well formed speaks for the draft worker.
+        """
+        if self._session is None:
+            return True
+        if verified is not block:
             self._ledger.statistics.num_wasted_draft_tokens += len(block.tokens)
             self._ledger.fell_back("malformed")
             self._session.failed()
+        elif block.tokens and block.round == self._whole_round:
+            self._session.succeeded()
+        return verified is block
 
     def _start(self, order: DraftOrder | None) -> Proposal | None:
         if order is None or self._why_not():
@@ -59,10 +67,16 @@ class Drafting:
         return self._session.start(order)
 
     async def _rest_of(self, ahead: Proposal) -> Block:
-        drafted = await ahead.whole()
-        ahead.close()
+        drafted = await self._whole(ahead)
         block = self._ledger.take_ahead(ahead.order, drafted)
         return block if block.tokens else self._fall_back(ahead.cause)
+
+    async def _whole(self, proposal: Proposal) -> Drafted:
+        drafted = await proposal.whole()
+        proposal.close()
+        if drafted.done:
+            self._whole_round = proposal.order.round
+        return drafted
 
     def _drop(self, ahead: Proposal, rolled_back: bool) -> None:
         self._ledger.statistics.ahead_dropped(ahead.num_arrived(), rolled_back)

@@ -14,6 +14,7 @@ from coordinator.admission import Admission, Limits
 from coordinator.decode import decode
 from coordinator.drafting import Drafting
 from coordinator.frontend import Frontend
+from coordinator.metrics import CoordinatorMetrics
 from coordinator.pool import Pool
 from coordinator.timing import Stopwatch
 from coordinator.validate import Request, check_fields, make_request
@@ -32,7 +33,9 @@ _log = logging.getLogger(__name__)
 class CoordinatorService:
     """Generate and Status, on plain values."""
 
-    def __init__(self, config: Config, frontend: Frontend, pool: Pool, model: str) -> None:
+    def __init__(
+        self, config: Config, frontend: Frontend, pool: Pool, model: str, metrics: CoordinatorMetrics | None = None
+    ) -> None:
         self._config = config
         self._frontend = frontend
         self._pool = pool
@@ -41,6 +44,8 @@ class CoordinatorService:
         settings = config.coordinator
         self._pacing = Pacing()
         self._admission = Admission(Limits(settings.max_running, settings.max_waiting, settings.max_waiting_tokens))
+        self.metrics = metrics or CoordinatorMetrics()
+        self.metrics.watch(lambda: self._admission.num_running, lambda: self._admission.num_waiting)
 
     async def generate(self, message: bytes) -> AsyncGenerator[Any]:
         """Chunks of one request. Raises RequestError."""
@@ -60,6 +65,7 @@ class CoordinatorService:
                     first = False
                     if finish is not None:
                         codec.add_finish(chunk, finish)
+                        self.metrics.finished(finish, max(finish.num_output_tokens - len(request.prior_output), 0))
                     yield chunk
 
     async def status(self) -> object:

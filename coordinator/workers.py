@@ -141,6 +141,10 @@ class DraftSession(Session):
         """Counts against the worker."""
         self.breaker.failed(asyncio.get_running_loop().time())
 
+    def succeeded(self) -> None:
+        """Counts for the worker."""
+        self.breaker.succeeded()
+
 
 class Proposal:
     """A block on its way. `cause` says why fewer tokens came than were asked for."""
@@ -192,8 +196,8 @@ class Proposal:
         if isinstance(body, Drafted):
             tokens, q = self.drafted.tokens + body.tokens, self.drafted.q + body.q
             self.drafted = Drafted(tokens, q, body.drafter, body.done)
-            if body.done:
-                self._session.breaker.succeeded()
+            if body.done and not tokens:
+                self._session.succeeded()  # it has nothing, and says so in time
         elif isinstance(body, Refusal):
             self._refused(body)
 

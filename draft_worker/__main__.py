@@ -28,9 +28,7 @@ _NO_LIMIT = (1 << 31) - 1
 
 async def serve(config: Config, stopped: asyncio.Event) -> None:
     """Runs a draft worker until `stopped`."""
-    await serve_worker(
-        config, config.draft, config.draft.port, "tandem.v1.Draft", lambda: load(config), _add_servicer, stopped
-    )
+    await serve_worker(config, config.draft, "draft", lambda: load(config), _add_servicer, stopped)
 
 
 def load(config: Config) -> Loaded:

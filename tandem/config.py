@@ -35,7 +35,8 @@ class ModelConfig(Section):
 class CoordinatorConfig(Section):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: Port = Field(7070, ge=0, le=65535, description="gRPC port; 0: any free one")
-    metrics_port: Port = Field(9090, ge=0, le=65535, description="metrics port")
+    metrics_port: Port = Field(9090, ge=0, le=65535, description="metrics port; 0: any free one")
+    vllm_metric_names: bool = Field(False, description="also count speculation under vLLM's metric names")
     target: str = Field("127.0.0.1:7072", description="address of the target worker")
     draft: str = Field("127.0.0.1:7071", description="address of the draft worker; empty: none")
     draft_wait_s: float = Field(2.0, gt=0, description="longest wait for a block that a verify could already use")
@@ -49,6 +50,8 @@ class CoordinatorConfig(Section):
 
 class WorkerConfig(Section):
     host: str = Field("127.0.0.1", description="address to listen on")
+    port: Port = Field(0, ge=0, le=65535, description="gRPC port; 0: any free one")
+    metrics_port: Port = Field(0, ge=0, le=65535, description="metrics port; 0: any free one")
     threads: int = Field(0, ge=0, description="torch threads; 0: all cores (`up` splits them between its services)")
     kv_tokens: int = Field(0, ge=0, description="KV budget in tokens; 0: from free memory")
     block_size: int = Field(16, ge=1, description="tokens per KV block")
@@ -58,12 +61,12 @@ class WorkerConfig(Section):
 
 class DraftConfig(WorkerConfig):
     port: Port = Field(7071, ge=0, le=65535, description="gRPC port; 0: any free one")
-    metrics_port: Port = Field(9091, ge=0, le=65535, description="metrics port")
+    metrics_port: Port = Field(9091, ge=0, le=65535, description="metrics port; 0: any free one")
 
 
 class TargetConfig(WorkerConfig):
     port: Port = Field(7072, ge=0, le=65535, description="gRPC port; 0: any free one")
-    metrics_port: Port = Field(9092, ge=0, le=65535, description="metrics port")
+    metrics_port: Port = Field(9092, ge=0, le=65535, description="metrics port; 0: any free one")
     tensor_parallel_size: int = Field(1, ge=1, description="ranks that share the model")
 
 

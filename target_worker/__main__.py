@@ -17,9 +17,7 @@ from target_worker.verifier import MAX_BLOCK, Verifier
 
 async def serve(config: Config, stopped: asyncio.Event) -> None:
     """Runs a target worker until `stopped`."""
-    await serve_worker(
-        config, config.target, config.target.port, "tandem.v1.Target", lambda: load(config), _add_servicer, stopped
-    )
+    await serve_worker(config, config.target, "target", lambda: load(config), _add_servicer, stopped)
 
 
 def load(config: Config) -> Loaded:

@@ -25,6 +25,9 @@ _CANDIDATES = 1024  # sorted first when looking for the edge of top-p
 class UnusableLogits(ValueError):
     """Logits that give no distribution: NaN, +inf, or nothing finite."""
 
+    def __init__(self) -> None:
+        super().__init__("the model's logits hold NaN, +inf, or nothing finite")
+
 
 class EmptySupport(ValueError):
     """Every token is banned."""
@@ -43,14 +46,19 @@ class Rows:
         return len(self.tokens) - self.first + 1
 
 
+def are_usable(logits: Tensor) -> Tensor:
+    """Which rows give a distribution: bool [rows]. logits: [rows, V]."""
+    return torch.isfinite(logits.amax(dim=-1))  # amax passes NaN on
+
+
 def score(logits: Tensor, call: Call, rows: Rows, num_pieces: int) -> Tensor:
     """Logits after penalties, bias, bans and temperature (greedy: 1). [rows, V] of any dtype -> float64 [rows, V].
 
     Ids from `num_pieces` on are padding and banned. Raises UnusableLogits, EmptySupport.
     """
     scores = logits.double()
-    if not bool(torch.isfinite(scores.amax(dim=-1)).all()):  # amax passes NaN on
-        raise UnusableLogits("the model's logits hold NaN, +inf, or nothing finite")
+    if not bool(are_usable(scores).all()):
+        raise UnusableLogits
     scores = _ban(_penalise(scores, call.sampling, rows), call, rows, num_pieces)
     if not call.sampling.is_greedy:
         scores = scores / call.sampling.temperature

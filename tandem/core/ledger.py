@@ -120,13 +120,12 @@ class Ledger:
 
     def take_block(self, order: DraftOrder, drafted: Drafted) -> Block:
         """The next block, drafted from the committed tokens; what exceeds the order is dropped."""
-        return Block(drafted.tokens[: order.num_tokens], drafted.q[: order.num_tokens], order.round, drafted.drafter)
+        return _block(order, drafted, slice(order.num_tokens))
 
     def take_ahead(self, order: DraftOrder, drafted: Drafted) -> Block:
         """The next block from an ahead block that stands: all but its first token, which was the guess."""
         self.statistics.num_ahead_hits += len(drafted.tokens) > 1
-        rest = slice(1, order.num_tokens)
-        return Block(drafted.tokens[rest], drafted.q[rest], order.round, drafted.drafter)
+        return _block(order, drafted, slice(1, order.num_tokens))
 
     def _order(self, speculated: tuple[int, ...], num_tokens: int, at_least: int = 1) -> DraftOrder | None:
         if self._draft_context is not None:
@@ -136,6 +135,12 @@ class Ledger:
     def _next_round(self) -> int:
         self._last_round += 1
         return self._last_round
+
+
+def _block(order: DraftOrder, drafted: Drafted, span: slice) -> Block:
+    """The tokens in `span`, each with its own q; where those are not as many with none, so that the target refuses it."""
+    q = drafted.q[span] if len(drafted.q) == len(drafted.tokens) else ()
+    return Block(drafted.tokens[span], q, order.round, drafted.drafter)
 
 
 def _origins(block: Block, verdict: Verdict) -> tuple[Origin, ...]:

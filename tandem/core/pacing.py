@@ -161,10 +161,7 @@ class Adaptive:
     def choose(self) -> Pace:
         times = self._pacing.times()
         times.num_rounds += 1
-        best = self._best(times)
-        if not self._burst and times.num_rounds >= times.probe_at:
-            self._begin_burst(times, best)
-        pace = self._burst.pop(0) if self._burst else best
+        pace = self._not_judged(times) or self._judged(times)
         self._chosen.append(pace)
         return pace
 
@@ -178,10 +175,19 @@ class Adaptive:
             self._pacing.times().line(pace.kind).observe(num_drafted, seconds)
         self._last_kind = pace.kind
 
+    def _not_judged(self, times: _Times) -> Pace | None:
+        """A kind of pace that has not been measured often enough to be compared."""
+        kinds = (PLAIN, *(Pace(_PROBE_LENGTH, ahead) for ahead in self._lookaheads))
+        return next((pace for pace in kinds if times.line(pace.kind).count < _NEEDED), None)
+
+    def _judged(self, times: _Times) -> Pace:
+        """The best pace, or one whose measurement is due."""
+        best = self._best(times)
+        if not self._burst and times.num_rounds >= times.probe_at:
+            self._begin_burst(times, best)
+        return self._burst.pop(0) if self._burst else best
+
     def _best(self, times: _Times) -> Pace:
-        for pace in (PLAIN, *(Pace(_PROBE_LENGTH, ahead) for ahead in self._lookaheads)):
-            if times.line(pace.kind).count < _NEEDED:
-                return pace
         drafts = [Pace(length, ahead) for ahead in self._lookaheads for length in LENGTHS]
         best = max(drafts, key=lambda pace: self._goodput(pace, times))
         return best if self._goodput(best, times) > _MARGIN * self._goodput(PLAIN, times) else PLAIN
@@ -190,8 +196,19 @@ class Adaptive:
         return self._acceptance.tokens_per_round(pace.num_tokens) / times.line(pace.kind).at(pace.num_tokens)
 
     def _begin_burst(self, times: _Times, best: Pace) -> None:
-        """A few rounds of what is not in use, the likeliest rival; the pause grows while nothing better is found."""
+        """A few rounds of what is not in use: the likeliest rival, and the lengths beside the best one. The pauses grow
+        up to a limit.
+        """
         rivals = [PLAIN] if best.num_tokens else [Pace(_PROBE_LENGTH, ahead) for ahead in self._lookaheads]
-        self._burst = [max(rivals, key=lambda pace: self._goodput(pace, times))] * _BURST
+        rival = max(rivals, key=lambda pace: self._goodput(pace, times))
+        self._burst = [pace for pace in (*_beside(best), rival) for _ in range(_BURST)]
         times.pause = min(2 * times.pause, _LONGEST_PAUSE)
         times.probe_at = times.num_rounds + times.pause
+
+
+def _beside(pace: Pace) -> list[Pace]:
+    """The next shorter and the next longer draft, drafted in the same way."""
+    if not pace.num_tokens:
+        return []
+    index = LENGTHS.index(pace.num_tokens)
+    return [Pace(length, pace.ahead) for length in (*LENGTHS[max(index - 1, 0) : index], *LENGTHS[index + 1 : index + 2])]

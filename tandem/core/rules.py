@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tandem.core.distributions import Rows, log_probabilities, score, truncate
+from tandem.core.distributions import Rows, UnusableLogits, are_usable, log_probabilities, score, truncate
 from tandem.core.noise import Purpose, noise_key, race, race_among, uniforms
 from tandem.core.types import Call, Rule, SparseDistribution, Verdict, Verify
 
@@ -42,7 +42,8 @@ def judge(item: Verify, tokens: Sequence[int], logits: Tensor, num_pieces: int) 
     """
     call, block = item.call, item.block
     rows = Rows(tokens, item.prefix.length, item.prefix.num_prompt_tokens)
-    scores = score(logits, call, rows, num_pieces)
+    usable = are_usable(logits)
+    scores = score(logits.where(usable[:, None], 0.0), call, rows, num_pieces)
     if call.rule is Rule.REJECTION:
         weights = truncate(scores, call.sampling)
         num_accepted, next_token = _judge_by_rejection(item, weights / weights.sum(dim=-1, keepdim=True), rows)
@@ -50,6 +51,8 @@ def judge(item: Verify, tokens: Sequence[int], logits: Tensor, num_pieces: int) 
         own = _own_tokens(call, scores, rows)
         num_accepted = num_agreeing(block.tokens, own)
         next_token = own[num_accepted]
+    if not bool(usable[: num_accepted + 1].all()):  # rows behind a rejected token are not reached, whatever they hold
+        raise UnusableLogits
     emitted = (*block.tokens[:num_accepted], next_token)
     num_top = call.sampling.logprobs
     return Verdict(num_accepted, next_token, () if num_top is None else log_probabilities(scores, emitted, num_top))

@@ -188,7 +188,16 @@ class Reply:
     compute_ns: int = 0
 
 
-Item = Verify | Propose | Cancel | Release
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A call of which no Verify or Propose could be made; it is refused, and those beside it are not touched."""
+
+    session_id: bytes
+    number: int
+    message: str
+
+
+Item = Verify | Propose | Cancel | Release | Malformed
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from tandem.core.types import (
     Cancel,
     Drafted,
     Item,
+    Malformed,
     Propose,
     Refusal,
     RefusalReason,
@@ -86,6 +87,16 @@ class _Running:
         )
 
 
+@dataclass(slots=True)
+class Work:
+    """What an engine has done."""
+
+    num_steps: int = 0
+    num_rows: int = 0
+    busy_ns: int = 0
+    num_running: int = 0  # calls, now
+
+
 class Engine:
     """Admits calls, runs them step by step, and says what to answer on which stream."""
 
@@ -105,6 +116,7 @@ class Engine:
         self._clock_ns = clock_ns
         self._running: dict[bytes, _Running] = {}
         self._answers: list[Answer] = []
+        self.work = Work()
 
     @property
     def busy(self) -> bool:
@@ -117,6 +129,8 @@ class Engine:
             match item:
                 case Verify() | Propose():
                     self._start(stream, item)
+                case Malformed(session_id, number, message):
+                    self._answers.append((stream, Reply(session_id, number, Refusal(RefusalReason.INVALID, message))))
                 case Cancel(session_id, number):
                     self._end(session_id, number)
                 case Release(session_id):
@@ -138,6 +152,7 @@ class Engine:
         shares = [(run, count) for run, count in zip(running, rows, strict=True) if count or not run.job.pending]
         if shares:
             self._step(shares)
+        self.work.num_running = len(self._running)
         answers, self._answers = self._answers, []
         return answers
 
@@ -211,6 +226,9 @@ class Engine:
             return [None] * len(runs)
         logits = self._model.forward(plan)
         spent = self._clock_ns() - before
+        self.work.num_steps += 1
+        self.work.num_rows += plan.num_rows
+        self.work.busy_ns += spent
         parts = iter(logits.split([sequence.num_logits for sequence in plan.sequences]))
         sequences = iter(plan.sequences)
         return [self._fed(run, next(sequences), next(parts), spent) if run.job.pending else None for run in runs]

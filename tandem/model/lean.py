@@ -91,32 +91,11 @@ class _Layer:
 
 def fits(module: Any) -> bool:
     """Whether LeanDecoder may take over `module`: an architecture it knows, with nothing put in the layers' place."""
-    if type(module) not in FITTING or set(module.config.rope_parameters) - _ROPE_KEYS:
+    if type(module) not in FITTING:
         return False
+    head_dim = module.model.layers[0].self_attn.head_dim
     linears = [part for name, part in module.named_modules() if name.endswith(("_proj", "lm_head"))]
-    return all(type(part) is nn.Linear for part in linears) and module.lm_head.weight.device.type != "meta"
-
-
-# Keys of rope_parameters that change frequencies alone, which transformers' own rotary module computes.
-_ROPE_KEYS = frozenset(
-    {
-        "attention_factor",
-        "beta_fast",
-        "beta_slow",
-        "factor",
-        "high_freq_factor",
-        "long_factor",
-        "low_freq_factor",
-        "mscale",
-        "mscale_all_dim",
-        "original_max_position_embeddings",
-        "rope_theta",
-        "rope_type",
-        "short_factor",
-        "truncate",
-        "type",
-    }
-)
+    return 2 * len(module.model.rotary_emb.inv_freq) == head_dim and all(type(part) is nn.Linear for part in linears)
 
 
 def _take_layer(layer: Any, config: Any) -> _Layer:

@@ -36,9 +36,8 @@ def kernels(dtype: torch.dtype, device: torch.device) -> str:
 
 def fuse(parts: Sequence[nn.Linear]) -> Linear:
     """One linear whose outputs are those of `parts`, one after another. Biases that are missing are zeros."""
-    weights: list[Tensor] = [part.weight for part in parts]
-    weight = weights[0] if len(weights) == 1 else torch.cat(weights)
-    biases = [part.weight.new_zeros(len(part.weight)) if part.bias is None else part.bias for part in parts]
+    weight: Tensor = parts[0].weight if len(parts) == 1 else torch.cat(tuple(part.weight for part in parts))
+    biases = tuple(part.weight.new_zeros(len(part.weight)) if part.bias is None else part.bias for part in parts)
     bias = None if all(part.bias is None for part in parts) else torch.cat(biases)
     match kernels(weight.dtype, weight.device):
         case "mkl-fp32":

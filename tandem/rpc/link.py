@@ -83,6 +83,9 @@ class Link:
                         await self._serve()
             except grpc.aio.AioRpcError as error:
                 self.reason = f"{error.code().name}: {error.details()}"
+            except Exception as error:  # a write to a stream that has just ended, a message that cannot be encoded
+                _log.exception("the stream to the %s worker %s failed", self.role, self.address)
+                self.reason = f"the stream failed: {error!r}"
             finally:
                 self.exchange.lose(self.reason)
             await asyncio.sleep(pause_s)
@@ -118,23 +121,28 @@ class Link:
 
     async def _serve(self) -> None:
         stream = self._open_stream()
-        writer = asyncio.create_task(self._write(stream))
+        ends = asyncio.create_task(self._read(stream)), asyncio.create_task(self._write(stream))
         try:
             self.exchange.connect()
             _log.info("%s worker %s joined", self.role, self.address)
-            async for message in stream:
-                self.exchange.receive(self._codec.replies(message))
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for end in done:
+                end.result()
             self.reason = "the worker ended the stream"
         finally:
-            writer.cancel()
             stream.cancel()
-            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
-                await writer
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
 
     def _open_stream(self) -> Any:
         if self.role == "draft":
             return draft_pb2_grpc.DraftStub(self._channel).Propose()
         return target_pb2_grpc.TargetStub(self._channel).Verify()
+
+    async def _read(self, stream: Any) -> None:
+        async for message in stream:
+            self.exchange.receive(self._codec.replies(message))
 
     async def _write(self, stream: Any) -> None:
         while True:

@@ -11,9 +11,11 @@ from typing import Protocol
 
 from tandem.config import Config, WorkerConfig
 from tandem.core.types import Description
+from tandem.metrics import metrics_served
 from tandem.model.device import DeviceThread
 from tandem.model.engine import Answer, Engine
 from tandem.rpc.serving import Server, load_or_stop, server_options
+from tandem.rpc.worker_metrics import WorkerMetrics
 from tandem.rpc.worker_service import Streams, WorkerServicer
 from tandem.v1 import worker_pb2_grpc
 
@@ -38,22 +40,24 @@ class AddServicer(Protocol):
 async def serve_worker(
     config: Config,
     settings: WorkerConfig,
-    port: int,
-    service_name: str,
+    role: str,
     load: Callable[[], Loaded],
     add_servicer: AddServicer,
     stopped: asyncio.Event,
 ) -> None:
-    """Runs a worker until `stopped`. Raises what `load` raises."""
-    server = Server(server_options(config.rpc, config.rpc.max_message_bytes), [service_name, "tandem.v1.Worker"])
+    """Runs a worker of `role` (draft, target) until `stopped`. Raises what `load` raises."""
+    names = [f"tandem.v1.{role.capitalize()}", "tandem.v1.Worker"]
+    server = Server(server_options(config.rpc, config.rpc.max_message_bytes), names)
     streams, servicer = Streams(), WorkerServicer()
     add_servicer(streams, server)
     worker_pb2_grpc.add_WorkerServicer_to_server(servicer, server.grpc)
-    await server.start(settings.host, port)
+    await server.start(settings.host, settings.port)
     _log.info("listening on %s:%d, loading", settings.host, server.port)
     loaded = await load_or_stop(load, stopped)
     if loaded is not None:
-        await _run(loaded, streams, servicer, server, stopped, config.rpc.drain_s)
+        registry = WorkerMetrics(loaded.engine, role).registry
+        with metrics_served(registry, settings.host, settings.metrics_port):
+            await _run(loaded, streams, servicer, server, stopped, config.rpc.drain_s)
     await server.stop(config.rpc.drain_s)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import grpc
 
 from tandem.core.types import Description, Item, Reply
-from tandem.rpc.codec import DraftCodec, MalformedItem, TargetCodec, description_to_pb
+from tandem.rpc.codec import DraftCodec, TargetCodec, description_to_pb
 from tandem.rpc.errors import Context
 from tandem.v1 import draft_pb2_grpc, target_pb2_grpc, worker_pb2, worker_pb2_grpc
 
@@ -161,8 +161,6 @@ async def guarded(messages: AsyncGenerator[Any], context: Context) -> AsyncItera
                 yield message
         except NotLoaded:
             await context.abort(grpc.StatusCode.UNAVAILABLE, _LOADING)
-        except MalformedItem as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except Exception:
             _log.exception("a stream failed")
             await context.abort(grpc.StatusCode.INTERNAL, "the stream failed")

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 from harness.scripted import ScriptedModel, draft_engine, greedy, target_engine, whole_history
-from worker_calls import call, propose, session_id, verify
+from harness.worker_calls import call, propose, session_id, verify
 
 from tandem.core.types import Cancel, Drafted, Refusal, RefusalReason, Release, Reply, Verdict
 from tandem.model.engine import Engine

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from worker_calls import call, propose, session_id, verify
+from harness.worker_calls import call, propose, session_id, verify
 
 from tandem.core.blocks import ROOT, BlockName, BlockPool
 from tandem.core.prefix import TokenList, state_prefix

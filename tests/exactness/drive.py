@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-import torch
+from harness import scripted
 from torch import Tensor
 
 from coordinator.breaker import Breaker
@@ -21,16 +21,16 @@ from coordinator.drafting import Drafting
 from coordinator.patience import Patience
 from coordinator.timing import Stopwatch
 from coordinator.workers import DraftSession, TargetSession
-from harness import scripted
-from tandem.core.pacing import Pace, Steady
 from tandem.core.ledger import Commit, Ledger
-from tandem.core.stopping import StopRules, Stopping
+from tandem.core.pacing import Pace, Steady
+from tandem.core.stopping import Stopping, StopRules
 from tandem.core.types import Call, Item, Propose, Rule, Sampling, Verdict, Verify
 from tandem.errors import WorkerLost
 from tandem.model.engine import Engine
 from tandem.rpc.exchange import Exchange, OpenCall
 
 PROMPT = (3, 0)
+_UNCHANGED = Sampling()
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Way:
     misfortune: float = 0.0  # chance that a call does not get all of its answer
     num_tokens: int = 5  # looked at
     max_tokens: int = 9  # asked for: a block ahead of the last one looked at is drafted as in the middle of a text
-    sampling: Sampling = Sampling()
+    sampling: Sampling = _UNCHANGED
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A rule may be lawful and yet of no use: how often drafts are accepted and ahead blocks stand has an exact value too."""
+"""A rule may be lawful and of no use: how often drafts are accepted and ahead blocks stand has an exact value too."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def check_same_model(rule: Rule, n: int = 12) -> None:
             for judged in sequence.judged:
                 num_drafted = len(judged.item.block.tokens)
                 require(judged.verdict.num_accepted == num_drafted, f"{rule.name}: a token of the same model refused")
-            require(all(is_right for _, is_right in _guesses(sequence)), f"{rule.name}: a guess of the same model wrong")
+            require(
+                all(is_right for _, is_right in _guesses(sequence)), f"{rule.name}: a guess of the same model wrong"
+            )
 
 
 def _long(rule: Rule, pipelined: bool) -> Way:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-
 from harness.scripted import random_table
+from torch import Tensor
 
 # One position, V = 8. Half of p's mass lies where q has too much (ids 4 to 7), which is what makes a ratio that is too
 # generous by 2 % visible: total variation 0.45 between them.
@@ -16,6 +15,8 @@ Q = torch.tensor([0.02, 0.02, 0.005, 0.005, 0.40, 0.30, 0.17, 0.08], dtype=torch
 NUM_IDS = 6
 TARGET = random_table(NUM_IDS, seed=11, scale=1.3)
 DRAFT = TARGET + random_table(NUM_IDS, seed=12, scale=1.1)
+# A draft that is wrong more often than not, in the same way whatever the context.
+FAR = random_table(NUM_IDS, seed=156, scale=1.0)[:1].expand(NUM_IDS, -1).contiguous()
 
 
 def softmax(table: Tensor) -> Tensor:

@@ -51,9 +51,9 @@ def require_joint_law(samples: Tensor) -> None:
     require_law(_table(samples[:, :3]), pairs[0][:, :, None] * chain, "t1, t2, t3", num_tests)
 
 
-def check_in_steps(way: Way, sizes: Sequence[int] = (400, 1_600, 6_400)) -> None:
+def check_in_steps(way: Way, sizes: Sequence[int], draft: Tensor = laws.DRAFT) -> None:
     """Looks after each of `sizes` sequences, so that a grossly wrong rule dies early."""
-    pair, samples = Pair(laws.TARGET, laws.DRAFT), list[list[int]]()
+    pair, samples = Pair(laws.TARGET, draft), list[list[int]]()
     for size in sizes:
         generated = pair.generate(way, range(len(samples), size))
         samples += [sequence.output[: way.num_tokens] for sequence in generated]

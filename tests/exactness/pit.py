@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 
 import torch
+from harness.virtual_time import run_virtual
 from torch import Tensor
 
 from exactness import tiny_pair
 from exactness.drive import new_call, run
 from exactness.tails import require_uncorrelated, require_uniform
-from harness.virtual_time import run_virtual
 from tandem.core.ledger import Ledger
 from tandem.core.pacing import Pace
 from tandem.core.stopping import Stopping, StopRules

@@ -41,7 +41,9 @@ def random_case(generator: random.Random) -> Case:
         return [generator.randrange(NUM_PIECES) for _ in range(generator.randint(least, most))]
 
     block = ids(0, 5)
-    spread = 2.0 * torch.randn(len(block) + 1, WIDTH, generator=torch.Generator().manual_seed(generator.getrandbits(60)))
+    spread = 2.0 * torch.randn(
+        len(block) + 1, WIDTH, generator=torch.Generator().manual_seed(generator.getrandbits(60))
+    )
     logits = spread.double() if generator.random() < 0.5 else spread.double().round()
     call = new_call(Rule.REJECTION, random_sampling(generator), generator.getrandbits(60), 100)
     ends = frozenset(ids(0, 2))

@@ -1,6 +1,6 @@
 """The law written a second time, slowly: one row, one token id at a time, plain Python, straight from the contract.
 
-Also the sampler that every coupled text must equal: one forward pass of transformers for each token, no draft, no cache.
+Also the sampler that every coupled text must equal: one forward pass of transformers a token, no draft, no cache.
 """
 
 from __future__ import annotations

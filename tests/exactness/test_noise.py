@@ -54,7 +54,7 @@ def test_numbers_are_odd_multiples_of_2_to_the_minus_53() -> None:
     numbers = uniforms(list(range(200)), torch.arange(500)).reshape(-1)
     scaled = numbers * 2.0**53
     assert bool((scaled == scaled.floor()).all()) and bool((scaled % 2 == 1).all())
-    assert 0.0 < float(numbers.min()) and float(numbers.max()) < 1.0
+    assert float(numbers.min()) > 0.0 and float(numbers.max()) < 1.0
     bits = scaled.long() >> 1
     for bit in range(52):
         ones = int(((bits >> bit) & 1).sum())

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from functools import cache
 
 import torch
-from torch import Tensor
-from transformers import AutoModelForCausalLM
-
 from harness.carriers import PROMPT, DraftCarrier, Misbehaviour, TargetCarrier
 from harness.generation import Workers, tiny_engine
 from harness.tiny import tiny_folder
+from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 _NUM_BLOCKS = 512
 

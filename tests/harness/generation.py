@@ -177,14 +177,16 @@ def scripted_workers(
     )
 
 
-def tiny_engine(role: str, name: str, num_blocks: int = 128, block_size: int = 8) -> Engine:
-    """An engine around one of the tiny transformers models, on the running loop's clock."""
+def tiny_engine(
+    role: str, name: str, num_blocks: int = 128, block_size: int = 8, clock_ns: Callable[[], int] = now_ns
+) -> Engine:
+    """An engine around one of the tiny transformers models, on the running loop's clock unless another is given."""
     model = tiny_model(name)
     make = scripted.target_engine if role == "target" else scripted.draft_engine
     return make(
         Runner(model, num_blocks, block_size),
         model.num_pieces,
-        now_ns,
+        clock_ns,
         num_blocks=num_blocks,
         block_size=block_size,
         context=model.context_length,

@@ -50,7 +50,7 @@ def test_the_trimmed_head_is_rows_of_the_full_head(make_folder: MakeFolder, tmp_
 
 def reference(target: Path) -> Tensor:
     """Logits of `target` with its third layer taken out."""
-    model = load_model(target, torch.float64, "cpu")
+    model = load_model(target, torch.float64, "cpu", lean=False)
     inner: torch.nn.ModuleList = model.module.model.layers  # type: ignore[assignment, union-attr]
     del inner[2]
     return Runner(model, 4, 8).forward(PLAN)

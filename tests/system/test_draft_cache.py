@@ -49,7 +49,7 @@ def test_acceptance_stays_at_100_percent_over_60_rounds(way: str) -> None:
     assert statistics.num_accepted_tokens == statistics.num_draft_tokens
     assert statistics.num_rollbacks == 0
     if way == "pipelined":  # the prompt's verify has no block; every other one has the ahead block's
-        assert statistics.num_ahead_hits == statistics.num_verifies - 1 - (statistics.num_verifies == 61)
+        assert statistics.num_ahead_hits == statistics.num_verifies - 1
 
 
 @pytest.mark.parametrize("script", [[4, 0], [4, 0, 0], [0, 4, 4], [2, 4, 0, 1, 3, 4]], ids=str)
@@ -72,17 +72,17 @@ def accepted(commit: Commit) -> int:
     return commit.origins.count(Origin.DRAFT)
 
 
-@pytest.mark.parametrize("script", [[5, 0], [5, 5, 1], [0, 3, 5, 2]], ids=str)
+@pytest.mark.parametrize("script", [[5, 0], [5, 5, 1], [0, 5, 5, 2]], ids=str)
 def test_pipelined_a_proposal_is_right_whatever_was_rejected_before(script: list[int]) -> None:
     """Untouched proposals of a perfect draft are accepted whole, whatever became of those before."""
 
-    async def request() -> tuple[Generated, Script]:
-        workers, forced = tiny_workers("target"), Script(256, script)
+    async def request() -> Generated:
+        workers = tiny_workers("target")
         assert workers.draft is not None
-        workers.draft.tamper = forced
-        return await run(workers, 120, 4, pipelined=True), forced
+        workers.draft.tamper = Script(256, script)
+        return await run(workers, 120, 4, pipelined=True)
 
-    result, _ = run_virtual(request())
+    result = run_virtual(request())
     assert result.tokens == reference(TEXT, 120)
     outcomes = {accepted(commit) for commit in result.commits[1:-2]}
     assert 4 in outcomes and result.statistics.num_rollbacks > 0

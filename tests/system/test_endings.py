@@ -1,4 +1,7 @@
-"""Where an output ends, with blocks: end tokens, stop strings, max_tokens, the context's edge. Families A1-A16, E63, E68."""
+"""Where an output ends, with blocks: end tokens, stop strings, max_tokens, the context's edge.
+
+Families A1-A16, E60, E63, E68.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,8 @@ def test_a_draft_with_a_shorter_context_stops_drafting_and_the_text_goes_on(prom
     result, workers = run("short-context draft", prompt, max_tokens=60, pipelined=WAYS[way])
     assert result.tokens == reference(prompt, 60)
     assert workers.draft is not None and not workers.draft.refusals, "it was asked for more than it can"
-    assert (result.statistics.num_draft_tokens > 0) == (prompt_len < context)
+    longest = context - WAYS[way]  # ahead, the first token drawn is but a guess
+    assert (result.statistics.num_draft_tokens > 0) == (prompt_len <= longest)
     assert not result.statistics.fallbacks
 
 

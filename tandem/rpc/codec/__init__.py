@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tandem.core import types as t
-from tandem.rpc.codec.calls import MalformedItem, propose_from_pb, propose_to_pb, verify_from_pb, verify_to_pb
+from tandem.rpc.codec.calls import propose_from_pb, propose_to_pb, verify_from_pb, verify_to_pb
 from tandem.rpc.codec.replies import (
     description_from_pb,
     description_to_pb,
@@ -16,7 +16,7 @@ from tandem.rpc.codec.replies import (
 )
 from tandem.v1 import draft_pb2, target_pb2
 
-__all__ = ["DraftCodec", "MalformedItem", "TargetCodec", "description_from_pb", "description_to_pb"]
+__all__ = ["DraftCodec", "TargetCodec", "description_from_pb", "description_to_pb"]
 
 
 class DraftCodec:

@@ -10,10 +10,6 @@ from tandem.v1 import coordinator_pb2 as public
 from tandem.v1 import draft_pb2, target_pb2, worker_pb2
 
 
-class MalformedItem(ValueError):
-    """A message that no item can be made of."""
-
-
 def _sampling_to_pb(sampling: t.Sampling) -> public.SamplingParams:
     return public.SamplingParams(
         temperature=sampling.temperature,
@@ -67,15 +63,11 @@ def _call_to_pb(call: t.Call) -> worker_pb2.Call:
 
 
 def _call_from_pb(message: worker_pb2.Call) -> t.Call:
-    try:
-        rule = t.Rule(message.rule)
-    except ValueError as error:
-        raise MalformedItem(f"rule {message.rule} is unknown") from error
     return t.Call(
         session_id=message.session_id,
         number=message.call,
         round=message.round,
-        rule=rule,
+        rule=t.Rule(message.rule),
         seed=message.seed,
         sampling=sampling_from_pb(message.sampling),
         min_tokens=message.min_tokens,
@@ -127,12 +119,14 @@ def _ending_item(item: t.Cancel | t.Release) -> dict[str, Any]:
 
 
 def _ending_item_from_pb(message: Any) -> t.Cancel | t.Release:
-    kind = message.WhichOneof("item")
-    if kind == "cancel":
+    """An item without content releases the session of no name, that is, nothing."""
+    if message.WhichOneof("item") == "cancel":
         return t.Cancel(message.cancel.session_id, message.cancel.call)
-    if kind == "release":
-        return t.Release(message.release.session_id)
-    raise MalformedItem("an item of no known kind")
+    return t.Release(message.release.session_id)
+
+
+def _malformed(call: worker_pb2.Call, error: ValueError) -> t.Malformed:
+    return t.Malformed(call.session_id, call.call, str(error))
 
 
 def propose_to_pb(item: t.Item) -> draft_pb2.ProposeItem:
@@ -142,16 +136,19 @@ def propose_to_pb(item: t.Item) -> draft_pb2.ProposeItem:
             call=_call_to_pb(item.call), prefix=_prefix_to_pb(item.prefix), num_tokens=item.num_tokens
         )
         return draft_pb2.ProposeItem(propose=propose)
-    assert not isinstance(item, t.Verify)
+    assert isinstance(item, t.Cancel | t.Release)
     return draft_pb2.ProposeItem(**_ending_item(item))
 
 
 def propose_from_pb(message: draft_pb2.ProposeItem) -> t.Item:
-    """Raises MalformedItem."""
+    """Any message becomes an item; a call that cannot be one, Malformed."""
     if message.WhichOneof("item") != "propose":
         return _ending_item_from_pb(message)
     propose = message.propose
-    return t.Propose(_call_from_pb(propose.call), _prefix_from_pb(propose.prefix), propose.num_tokens)
+    try:
+        return t.Propose(_call_from_pb(propose.call), _prefix_from_pb(propose.prefix), propose.num_tokens)
+    except ValueError as error:
+        return _malformed(propose.call, error)
 
 
 def verify_to_pb(item: t.Item) -> target_pb2.VerifyItem:
@@ -162,16 +159,19 @@ def verify_to_pb(item: t.Item) -> target_pb2.VerifyItem:
             call=_call_to_pb(item.call), prefix=_prefix_to_pb(item.prefix), block=block, ahead_round=item.ahead_round
         )
         return target_pb2.VerifyItem(verify=verify)
-    assert not isinstance(item, t.Propose)
+    assert isinstance(item, t.Cancel | t.Release)
     return target_pb2.VerifyItem(**_ending_item(item))
 
 
 def verify_from_pb(message: target_pb2.VerifyItem) -> t.Item:
-    """Raises MalformedItem."""
+    """Any message becomes an item; a call that cannot be one, Malformed."""
     if message.WhichOneof("item") != "verify":
         return _ending_item_from_pb(message)
     verify = message.verify
-    call = _call_from_pb(verify.call)
+    try:
+        call = _call_from_pb(verify.call)
+    except ValueError as error:
+        return _malformed(verify.call, error)
     block = t.Block(tuple(verify.block.tokens), q_from_pb(verify.block.q), call.round, verify.block.drafter)
     ahead_round = verify.ahead_round if verify.HasField("ahead_round") else None
     return t.Verify(call, _prefix_from_pb(verify.prefix), block, ahead_round)

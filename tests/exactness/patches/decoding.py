@@ -62,7 +62,7 @@ def rejected_stay(patch: MonkeyPatch) -> None:
 
 def duplicates(patch: MonkeyPatch) -> None:
     """Now and then the last token of a commit is streamed twice."""
-    _stream(patch, lambda commit: replace(commit, tokens=(*commit.tokens, commit.tokens[-1])))
+    _stream(patch, lambda commit: _longer(commit))
 
 
 def losses(patch: MonkeyPatch) -> None:
@@ -77,8 +77,8 @@ def ahead_unused(patch: MonkeyPatch) -> None:
 
 
 def ahead_always_kept(patch: MonkeyPatch) -> None:
-    """The ahead block is kept behind any bonus. Lawful: its tokens are what its q says, whatever q was made from, and no
-    number that drew or tests them has been used before. But its q belongs to another text.
+    """The ahead block is kept behind any bonus. Lawful: its tokens are what its q says, whatever q was made from, and
+    no number that drew or tests them has been used before. But its q belongs to another text.
     """
     real = Drafting.next_block
 
@@ -87,6 +87,11 @@ def ahead_always_kept(patch: MonkeyPatch) -> None:
         return await real(self, pace, ahead, next_token if guess is None else guess)
 
     patch.setattr(Drafting, "next_block", next_block)
+
+
+def _longer(commit: Commit) -> Commit:
+    tokens, origins = (*commit.tokens, commit.tokens[-1]), (*commit.origins, commit.origins[-1])
+    return replace(commit, tokens=tokens, origins=origins)
 
 
 def _stream(patch: MonkeyPatch, change: object) -> None:

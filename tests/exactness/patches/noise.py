@@ -34,15 +34,6 @@ def shared_by_draft_and_residual(patch: MonkeyPatch) -> None:
     _share(patch, Purpose.RESIDUAL, Purpose.DRAFT)
 
 
-def bonus_with_accept(patch: MonkeyPatch) -> None:
-    """The bonus is drawn with the noise that tested the last token of the block."""
-
-    def accepting(item: Verify, position: int) -> int:
-        return rules.noise_key(item.call.seed, item.call.round, position - 1, Purpose.ACCEPT)
-
-    patch.setattr(rules, "next_key", accepting)
-
-
 def bonus_alone(patch: MonkeyPatch) -> None:
     """The bonus does not know the guess's noise: it follows p all the same, and agrees by chance."""
 

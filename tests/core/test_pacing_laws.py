@@ -1,0 +1,204 @@
+"""The pace of a request: what a worthless draft costs, what a good one brings, and what the choice may know.
+
+Rounds are simulated: acceptance by a coin per position, times by the formulas of two devices and a round trip.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tandem.core.pacing import LENGTHS, PLAIN, Acceptance, Adaptive, Pace, Paces, Pacing, Steady
+
+WAYS = (False, True)
+FIXED = [PLAIN, *(Pace(length, ahead) for ahead in WAYS for length in LENGTHS)]
+
+
+@dataclass(frozen=True)
+class World:
+    """Times in plain steps."""
+
+    alpha: float  # chance that a draft token passes, given those before it
+    c: float = 0.1  # a draft step
+    slope: float = 0.03  # of a verify, per draft token
+    trip: float = 0.05  # round trip and call
+    noise: float = 0.05  # relative, of every time
+
+    def verify_s(self, num_tokens: int, rng: random.Random) -> float:
+        return self._noisy(1 + self.slope * num_tokens + self.trip, rng)
+
+    def draft_s(self, num_tokens: int, rng: random.Random) -> float:
+        return self._noisy(self.c * num_tokens + self.trip, rng) if num_tokens else 0.0
+
+    def _noisy(self, seconds: float, rng: random.Random) -> float:
+        return seconds * (1 + self.noise * rng.uniform(-1, 1))
+
+
+class Run:
+    """One long generation, in the order of events of coordinator/decode.py."""
+
+    def __init__(self, paces: Paces, world: World, seed: int = 0) -> None:
+        self.world, self.paces, self.rng = world, paces, random.Random(seed)
+        self.tokens, self.seconds = 0, 0.0
+        self.chosen: list[Pace] = []
+        self._lap_began = 0.0
+        pace = self._choose()
+        self._block_len = 0 if pace.ahead else self._draft(pace)
+
+    def rounds(self, count: int) -> float:
+        """Goodput of the next `count` rounds."""
+        tokens, seconds = self.tokens, self.seconds
+        for _ in range(count):
+            self._round()
+        return (self.tokens - tokens) / (self.seconds - seconds)
+
+    def _round(self) -> None:
+        pace, world, begun = self._choose(), self.world, self.seconds
+        self.seconds += world.verify_s(self._block_len, self.rng)
+        passed = [self.rng.random() < world.alpha for _ in range(self._block_len)]
+        num_accepted = next((index for index, passes in enumerate(passed) if not passes), self._block_len)
+        self.tokens += num_accepted + 1
+        self.paces.observe(self._block_len, num_accepted, self.seconds - self._lap_began)
+        self._lap_began = self.seconds
+        self._block_len = self._next_block(pace, num_accepted == self._block_len, begun)
+
+    def _next_block(self, pace: Pace, stands: bool, begun: float) -> int:
+        if not pace.ahead or not stands:
+            return self._draft(pace)
+        guess_came = begun + self.world.draft_s(1, self.rng)
+        if self.rng.random() < self.world.alpha:
+            self.seconds = max(self.seconds, begun + self.world.draft_s(pace.num_tokens + 1, self.rng))
+            return pace.num_tokens
+        self.seconds = max(self.seconds, guess_came)
+        return self._draft(pace)
+
+    def _draft(self, pace: Pace) -> int:
+        self.seconds += self.world.draft_s(pace.num_tokens, self.rng)
+        return pace.num_tokens
+
+    def _choose(self) -> Pace:
+        self.chosen.append(self.paces.choose())
+        return self.chosen[-1]
+
+
+def adaptive(world: World, pacing: Pacing | None = None, seed: int = 0) -> Run:
+    return Run(Adaptive(pacing or Pacing(), WAYS), world, seed)
+
+
+@functools.cache
+def best_fixed(world: World) -> float:
+    return max(Run(Steady(pace), world, seed=9).rounds(2_000) for pace in FIXED)
+
+
+@pytest.mark.parametrize("c", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.02])
+def test_a_worthless_draft_ends_at_plain_and_costs_at_most_4_percent(alpha: float, c: float) -> None:
+    world = World(alpha, c)
+    plain = Run(Steady(PLAIN), world, seed=1).rounds(2_000)
+    run = adaptive(world)
+    assert run.rounds(2_000) >= 0.96 * plain
+    assert sum(pace == PLAIN for pace in run.chosen[-500:]) > 480
+
+
+GOOD = [World(alpha, c, slope) for alpha in (0.5, 0.7, 0.9) for c in (0.05, 0.2) for slope in (0.0, 0.1)]
+
+
+@pytest.mark.parametrize("world", GOOD, ids=lambda world: f"{world.alpha} {world.c} {world.slope}")
+def test_a_good_draft_is_used_as_well_as_the_best_fixed_pace_would_use_it(world: World) -> None:
+    run = adaptive(world)
+    run.rounds(300)
+    assert run.rounds(4_000) >= 0.95 * best_fixed(world)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.05, 0.85), (0.85, 0.05), (0.4, 0.9)])
+def test_it_follows_a_change_of_acceptance(before: float, after: float) -> None:
+    run = adaptive(World(before))
+    run.rounds(1_000)
+    run.world = World(after)
+    run.rounds(700)
+    assert run.rounds(2_000) >= 0.93 * best_fixed(run.world)
+
+
+def test_it_follows_a_change_of_load() -> None:
+    """Under load a verify's rows have a price; each load is measured for itself, and remembered."""
+    idle, pacing = World(0.7, slope=0.0), Pacing()
+    pacing.num_running = 1
+    run = adaptive(idle, pacing)
+    run.rounds(500)
+    pacing.num_running, run.world = 32, replace(idle, slope=0.7)
+    run.rounds(500)
+    loaded = run.rounds(2_000)
+    assert loaded >= 0.95 * best_fixed(run.world)
+    pacing.num_running, run.world = 1, idle
+    run.rounds(10)
+    assert run.rounds(2_000) >= 0.95 * best_fixed(idle)
+
+
+def test_acceptance_is_estimated_without_bias_from_positions_that_were_tested() -> None:
+    """Positions behind the first rejection are neither passed nor failed: to count them as failed would halve these."""
+    truth, rng, num_rounds = (0.8, 0.6, 0.7, 0.5), random.Random(1), 40_000
+    acceptance, sums = Acceptance(), [0.0] * 4
+    for _ in range(num_rounds):
+        passed = [rng.random() < chance for chance in truth]
+        acceptance.observe(4, passed.index(False) if False in passed else 4)
+        sums = [total + acceptance.rate(position) for position, total in enumerate(sums)]
+    means = [total / num_rounds for total in sums]
+    assert all(abs(mean - chance) < 0.025 for mean, chance in zip(means, truth, strict=True)), means
+    expected = 1 + 0.8 + 0.8 * 0.6 + 0.8 * 0.6 * 0.7 + 0.8 * 0.6 * 0.7 * 0.5
+    long_run = Acceptance()
+    long_run._passed, long_run._tested = [1000 * mean for mean in truth], [1000.0] * 4
+    assert abs(long_run.tokens_per_round(4) - expected) < 0.01
+
+
+def test_nothing_behind_the_first_rejection_is_known() -> None:
+    """A verdict that stops at a rejection says the same whether two or sixteen more tokens had been drafted."""
+    rng = random.Random(2)
+    cut, whole = Acceptance(), Acceptance()
+    for _ in range(500):
+        num_drafted = rng.choice(LENGTHS)
+        num_accepted = rng.randrange(num_drafted + 1)
+        whole.observe(num_drafted, num_accepted)
+        cut.observe(min(num_drafted, num_accepted + 1), num_accepted)
+        assert [whole.rate(n) for n in range(17)] == [cut.rate(n) for n in range(17)]
+
+
+def test_the_same_verdicts_and_times_give_the_same_paces() -> None:
+    """Pure: no clock, no random state. What is chosen now does not depend on a verdict that is still out."""
+    world = World(0.7)
+    assert adaptive(world, seed=3).rounds(700) == adaptive(world, seed=3).rounds(700)
+    first, second = Adaptive(Pacing(), WAYS), Adaptive(Pacing(), WAYS)
+    for num_accepted in [1, 2, 0, 2] * 20:
+        assert first.choose() == second.choose()
+        first.observe(2, num_accepted, 1.0)
+        second.observe(2, num_accepted, 1.0)
+
+
+def test_requests_that_end_with_their_first_verdict_measure_nothing_and_break_nothing() -> None:
+    """They choose and never observe: a measurement may fall due before anything has been measured."""
+    pacing = Pacing()
+    for _ in range(200):
+        paces = Adaptive(pacing, WAYS)
+        assert (paces.choose(), paces.choose()) == (PLAIN, PLAIN)
+    run = adaptive(World(0.8), pacing)
+    run.rounds(300)
+    assert run.rounds(500) > 1.2
+
+
+@pytest.mark.parametrize("ahead", WAYS)
+def test_only_ways_that_the_caller_allows_are_tried(ahead: bool) -> None:
+    run = Run(Adaptive(Pacing(), (ahead,)), World(0.8))
+    run.rounds(1_000)
+    assert {pace.ahead for pace in run.chosen if pace.num_tokens} == {ahead}
+
+
+def test_a_draft_that_does_not_come_is_not_taken_for_a_fast_round() -> None:
+    """Rounds whose draft failed are plain rounds in time, whatever was wanted."""
+    pacing = Pacing()
+    paces = Adaptive(pacing, WAYS)
+    for _ in range(300):
+        pace = paces.choose()
+        paces.observe(0, 0, 1.0 if pace == PLAIN else 0.01)
+    assert not [kind for kind, line in pacing.times().lines.items() if kind != "plain" and line.count]
