@@ -36,6 +36,9 @@ class Door:
 
     async def _generate(self, message: bytes, context: Context) -> AsyncIterator[Any]:
         service = await self._ready(context)
+        remaining_s = context.time_remaining()
+        if remaining_s is not None and remaining_s <= 0:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline had passed")
         try:
             async with contextlib.aclosing(service.generate(message)) as chunks:
                 async for chunk in chunks:
@@ -53,7 +56,11 @@ class Door:
 
     async def _status(self, message: bytes, context: Context) -> Any:
         service = await self._ready(context)
-        return await service.status()
+        try:
+            return await service.status()
+        except Exception:
+            _log.exception("Status failed")
+            await context.abort(grpc.StatusCode.INTERNAL, "Status failed; the log says why")
 
     async def _ready(self, context: Context) -> CoordinatorService:
         if self.service is None:

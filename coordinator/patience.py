@@ -38,6 +38,11 @@ class Waiting(contextlib.AsyncExitStack):
         self._num_losses = 0
         self._give_up_at: float | None = None
 
+    async def in_line(self) -> None:
+        """For one that comes anew: behind those who wait for memory already."""
+        if self._patience.memory_turn.locked():
+            await self.for_memory()
+
     async def for_memory(self) -> None:
         """Returns when memory is worth another try. Raises Overloaded when that has gone on for too long."""
         loop = asyncio.get_running_loop()

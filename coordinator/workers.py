@@ -53,7 +53,7 @@ class TargetSession(Session):
         super().__init__(exchange, call, ledger)
         self.num_reused = 0  # prompt tokens that were found in the target's cache at first
         self._patience = patience
-        self._num_preempted = 0
+        self._num_set_back = 0  # times that what the worker had computed of it was gone
 
     async def verify(self, order: VerifyOrder) -> tuple[Block, Verdict]:
         """The verdict, and the block it is about: empty if the worker found the draft malformed.
@@ -63,6 +63,8 @@ class TargetSession(Session):
         """
         block, resent = order.block, False
         async with self._patience.start(self.exchange) as waiting:
+            if not self._number:
+                await waiting.in_line()
             while True:
                 try:
                     return block, await self._verify_once(order, block)
@@ -75,17 +77,20 @@ class TargetSession(Session):
                             block = Block()
                         case RefusalReason.MISSING if not resent:
                             resent, self.known = True, error.refusal.have
+                            self._set_back(error.refusal.have == 0)
                         case RefusalReason.FULL | RefusalReason.PREEMPTED as reason:
-                            self._lost_memory(reason)
+                            self.known = 0
+                            self._set_back(reason is RefusalReason.PREEMPTED)
                             await waiting.for_memory()
                         case _:
                             raise GenerationFault(f"target worker: {error}") from error
 
-    def _lost_memory(self, reason: RefusalReason) -> None:
-        """A request that is preempted too often comes back only with memory for all of it."""
-        self.known = 0
-        self._num_preempted += reason is RefusalReason.PREEMPTED
-        if self._num_preempted >= _MAX_PREEMPTED:
+    def _set_back(self, is_gone: bool) -> None:
+        """One that is preempted too often comes back only with memory for all of it. Between two calls nobody is told
+        of a preemption: the next call then finds nothing.
+        """
+        self._num_set_back += is_gone
+        if self._num_set_back >= _MAX_PREEMPTED:
             self._call = replace(self._call, reserve_whole=True)
 
     async def _verify_once(self, order: VerifyOrder, block: Block) -> Verdict:

@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection
 
 from tandem.config import Config, RpcConfig, load_config
 from tandem.errors import TandemError
+from tandem.rpc.parsing import ParsedInside
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Server:
     """
 
     def __init__(self, options: Sequence[tuple[str, int]], service_names: Sequence[str]) -> None:
-        self.grpc = grpc.aio.server(options=list(options))
+        self.grpc = grpc.aio.server(interceptors=[ParsedInside()], options=list(options))
         self._names = ("", *service_names)
         self._health = health_aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)

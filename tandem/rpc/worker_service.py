@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, I
 from typing import Any, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from tandem.core.types import Description, Item, Reply
 from tandem.rpc.codec import DraftCodec, TargetCodec, description_to_pb
@@ -161,6 +162,8 @@ async def guarded(messages: AsyncGenerator[Any], context: Context) -> AsyncItera
                 yield message
         except NotLoaded:
             await context.abort(grpc.StatusCode.UNAVAILABLE, _LOADING)
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a message of this stream")
         except Exception:
             _log.exception("a stream failed")
             await context.abort(grpc.StatusCode.INTERNAL, "the stream failed")

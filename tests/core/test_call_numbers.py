@@ -229,3 +229,18 @@ def test_verdicts_are_those_of_a_cacheless_model_whatever_was_called_before(seed
                 assert reply.body.next_token == own
                 assert reply.body.num_accepted == len(block) or block[reply.body.num_accepted] != own
                 text += [*block[: reply.body.num_accepted], own]
+
+
+def test_an_equal_number_leaves_the_running_call_alone_and_moves_its_answers_to_the_new_stream() -> None:
+    engine = draft()
+    engine.receive("old", [propose(1, 1, TEXT, 3)])
+    before = engine.step()
+    engine.receive("new", [propose(1, 1, TEXT, 3)])
+    after = [answer for _ in range(3) for answer in engine.step()]
+    assert [stream for stream, _ in before + after] == ["old", "new", "new", "new"]
+    drafted = [token for _, reply in after for token in reply.body.tokens]  # type: ignore[union-attr]
+    assert drafted == greedy(TRUTH, TEXT, 3)
+    verifying = target()
+    verifying.receive("s", [verify(1, 1, TEXT), verify(1, 1, TEXT)])
+    (answer,) = steps(verifying)
+    assert isinstance(answer.body, Verdict)

@@ -88,7 +88,7 @@ def test_every_way_gives_the_reference_text(network: str) -> None:
 async def _generate_all(network: Misbehaviour, names: list[str]) -> list[list[Commit]]:
     """One request for each of `names`, at the pace in its place."""
     found = list[list[Commit]]()
-    async with tiny_pair.workers(network, seed=5).running() as workers:
+    async with tiny_pair.workers(network, seed=1).running() as workers:
         for first in range(0, len(names), _AT_ONCE):
             numbers = range(first, min(first + _AT_ONCE, len(names)))
             found += await asyncio.gather(*[generate(workers, names[n], n, PACES[n]) for n in numbers])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -195,6 +196,7 @@ async def open_desk(
         draft_carrier = kind(lambda: engine(scripted.draft_engine, draft, draft_context), network, seed=2, tamper=tamper)
     config = Config(coordinator={"draft": "nowhere:0" if draft else "", "draft_wait_s": 0.5, **settings})  # type: ignore[arg-type]
     frontend = Frontend(WordTokenizer(words))
+    frontend._thread = _AtOnce()  # type: ignore[assignment]  # no thread can wake a loop whose time is virtual
     pool = Pool(config, VocabularyGate(frontend.pieces, frontend.vocabulary_hash))
     pool.target_link.exchange = target_carrier.exchange
     pool.target_link.description = _description(len(words), context, ends)
@@ -208,6 +210,18 @@ async def open_desk(
             await stack.enter_async_context(carrier.running())
         yield desk
         await desk.assert_nothing_left()
+
+
+class _AtOnce(Executor):
+    """Runs what is submitted in the caller's stack."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*arguments, **options))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
 def _description(vocab_size: int, context: int, ends: Collection[int]) -> Description:

@@ -83,5 +83,9 @@ class WordTokenizer:
     def get_vocab(self) -> dict[str, int]:
         return {f"{index} {word!r}": index for index, word in enumerate(self._words)}
 
+    def encode(self, text: str) -> list[int]:
+        """One token for every letter that is a word; others are left out."""
+        return [self._words.index(letter.encode()) for letter in text if letter.encode() in self._words]
+
     def decode(self, tokens: Sequence[int], **_: Any) -> str:
         return b"".join(self._words[token] for token in tokens).decode("utf-8", "replace")

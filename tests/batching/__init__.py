@@ -1,0 +1,1 @@
+"""Many requests at once: ragged steps, memory under pressure, shared prefixes, those who leave, those who wait."""
