@@ -32,9 +32,11 @@ async def decode(
         with stopwatch.verifying():
             verified, verdict = await target.verify(ledger.verify_order(block, ahead.order if ahead else None))
         commit = ledger.settle(verified, verdict)
-        yield commit
         if commit.ending is not None:
+            drafting.drop(ahead)
+            yield commit
             return
+        yield commit
         paces.observe(len(verified.tokens), verdict.num_accepted, stopwatch.lap())
         guess = commit.next_token if drafting.judged(block, verified) else None
         with stopwatch.waiting_for_draft():

@@ -26,12 +26,12 @@ class Drafting:
         if ahead is None:
             return await self.new_block(pace)
         if next_token is None:
-            self._drop(ahead, rolled_back=False)
+            self.drop(ahead)
             return await self.new_block(pace)
         guess = await ahead.first()
         if guess == next_token:
             return await self._rest_of(ahead)
-        self._drop(ahead, rolled_back=guess is not None)
+        self.drop(ahead, rolled_back=guess is not None)
         return await self.new_block(pace) if guess is not None else self._fall_back(ahead.cause)
 
     async def new_block(self, pace: Pace) -> Block:
@@ -44,6 +44,12 @@ class Drafting:
             return self._fall_back(self._why_not())
         drafted = await self._whole(proposal)
         return self._ledger.take_block(order, drafted) if drafted.tokens else self._fall_back(proposal.cause)
+
+    def drop(self, ahead: Proposal | None, rolled_back: bool = False) -> None:
+        """Wants no more of an ahead block."""
+        if ahead is not None:
+            self._ledger.statistics.ahead_dropped(ahead.num_arrived(), rolled_back)
+            ahead.close()
 
     def judged(self, block: Block, verified: Block) -> bool:
         """Whether the target found `block` well formed; else it verified another one in its place.
@@ -77,10 +83,6 @@ class Drafting:
         if drafted.done:
             self._whole_round = proposal.order.round
         return drafted
-
-    def _drop(self, ahead: Proposal, rolled_back: bool) -> None:
-        self._ledger.statistics.ahead_dropped(ahead.num_arrived(), rolled_back)
-        ahead.close()
 
     def _fall_back(self, cause: str) -> Block:
         self._ledger.fell_back(cause or "empty")

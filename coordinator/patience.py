@@ -11,7 +11,7 @@ from tandem.rpc.exchange import Exchange
 
 _PAUSE_S = 0.02  # between two tries for memory
 _RETRY_AFTER_S = 5.0
-_MAX_LOSSES = 5  # times a target may be lost within one verify
+_MAX_LOSSES = 8  # times a target may be lost within one verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class Patience:
     served, and the worker is not asked by all at once."""
 
     worker_s: float  # longest wait for a lost worker
-    memory_s: float  # longest wait for memory, from its turn on
+    memory_s: float  # longest wait for memory
+    answer_s: float = 600.0  # longest wait for a verdict; ends a request whose worker lives but stands still
     memory_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def start(self, exchange: Exchange) -> Waiting:
@@ -46,13 +47,16 @@ class Waiting(contextlib.AsyncExitStack):
     async def for_memory(self) -> None:
         """Returns when memory is worth another try. Raises Overloaded when that has gone on for too long."""
         loop = asyncio.get_running_loop()
-        if self._give_up_at is None:
-            await self.enter_async_context(self._patience.memory_turn)
-            self._give_up_at = loop.time() + self._patience.memory_s
-        elif loop.time() > self._give_up_at:
-            raise Overloaded("the target worker has no memory for the request", _RETRY_AFTER_S)
-        else:
-            await asyncio.sleep(_PAUSE_S)
+        try:
+            if self._give_up_at is None:
+                self._give_up_at = loop.time() + self._patience.memory_s
+                async with asyncio.timeout_at(self._give_up_at):
+                    await self.enter_async_context(self._patience.memory_turn)
+            else:
+                async with asyncio.timeout_at(self._give_up_at):
+                    await asyncio.sleep(_PAUSE_S)
+        except TimeoutError as error:
+            raise Overloaded("the target worker has no memory for the request", _RETRY_AFTER_S) from error
 
     async def for_worker(self, error: WorkerLost) -> None:
         """Returns when the worker is back. Raises Unavailable when that takes too long, or happens too often."""

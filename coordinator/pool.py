@@ -28,7 +28,7 @@ class Pool:
         self.target_link = Link("target", settings.target, config.rpc, gate)
         self.draft_link = Link("draft", settings.draft, config.rpc, gate) if settings.draft else None
         self._breaker = Breaker(settings.draft_retry_s)
-        self._patience = Patience(settings.target_wait_s, settings.memory_wait_s)
+        self._patience = Patience(settings.target_wait_s, settings.memory_wait_s, settings.answer_wait_s)
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:

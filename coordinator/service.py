@@ -110,6 +110,7 @@ class CoordinatorService:
                 rounds = decode(ledger, target, Drafting(ledger, draft), stopwatch, self._paces(request))
                 async with contextlib.aclosing(rounds) as commits:
                     async for commit in commits:
+                        self._pacing.num_running = self._admission.num_running
                         stopwatch.token_came()
                         ending = commit.ending
                         yield commit, _finish(ending, ledger, stopwatch, target.num_reused) if ending else None

@@ -25,9 +25,13 @@ class Stopwatch:
         self.queue_s = self.total_s
 
     def lap(self) -> float:
-        """Seconds since the last lap, or since the first token's."""
+        """Seconds since `begin_lap`, or since the last lap."""
         began, self._lap_began = self._lap_began, self._now()
         return self._lap_began - began
+
+    def begin_lap(self) -> None:
+        """What has passed since the last lap was not of a round: the client took its time to read."""
+        self._lap_began = self._now()
 
     def token_came(self) -> None:
         self.first_token_s = self.first_token_s or self.total_s

@@ -14,7 +14,7 @@ from coordinator.breaker import Breaker
 from coordinator.patience import Patience
 from tandem.core.ledger import DraftOrder, Ledger, VerifyOrder
 from tandem.core.types import Block, Call, Drafted, Prefix, Propose, Refusal, RefusalReason, Verdict, Verify
-from tandem.errors import CallRefused, GenerationFault, WorkerLost
+from tandem.errors import CallRefused, GenerationFault, Unavailable, WorkerLost
 from tandem.rpc.exchange import Exchange, OpenCall
 
 _MAX_PREEMPTED = 3
@@ -97,13 +97,17 @@ class TargetSession(Session):
         prefix = self._state_prefix(())
         call = self.exchange.open(Verify(self._next_call(order.round), prefix, block, order.ahead_round))
         try:
-            body = (await call.reply()).body
+            async with asyncio.timeout(self._patience.answer_s):
+                body = (await call.reply()).body
+        except TimeoutError as error:
+            raise Unavailable("the target worker does not answer") from error
         finally:
             call.close()
         if isinstance(body, Refusal):
             raise CallRefused(body)
         assert isinstance(body, Verdict)
-        self.num_reused = self.num_reused or body.num_reused
+        if not self._ledger.statistics.num_verifies:  # a later session of ours may find our own remains
+            self.num_reused = body.num_reused
         return body
 
 
@@ -199,6 +203,8 @@ class Proposal:
 
     def _take(self, body: Drafted | Refusal | Verdict) -> None:
         if isinstance(body, Drafted):
+            if body.offset != len(self.drafted.tokens):
+                return  # said before
             tokens, q = self.drafted.tokens + body.tokens, self.drafted.q + body.q
             self.drafted = Drafted(tokens, q, body.drafter, body.done)
             if body.done and not tokens:

@@ -34,7 +34,7 @@ class CausalJob:
 
     def __init__(self, item: Propose, session: Session, keep: int, head: Head) -> None:
         self._item = item
-        self._left = item.num_tokens
+        self._num_drawn = 0
         self._session = session
         self._head = head
         self.pending = session.tokens[keep:]
@@ -57,13 +57,13 @@ class CausalJob:
             self.done = True
             return self.give_up()
         tokens.extend([drawn.token])
-        self._left -= 1
-        self.done = self._left == 0
+        self._num_drawn += 1
+        self.done = self._num_drawn == self._item.num_tokens
         self.pending = [] if self.done else [drawn.token]
-        return Drafted((drawn.token,), drawn.q, CausalDrafter.name, self.done)
+        return Drafted((drawn.token,), drawn.q, CausalDrafter.name, self.done, self._num_drawn - 1)
 
     def give_up(self) -> Drafted:
-        return Drafted((), drafter=CausalDrafter.name, done=True)
+        return Drafted((), drafter=CausalDrafter.name, done=True, offset=self._num_drawn)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class CoordinatorConfig(Section):
     max_running: int = Field(64, ge=1, description="requests that run at once")
     max_waiting: int = Field(256, ge=0, description="requests that may wait for a slot")
     max_waiting_tokens: int = Field(1 << 20, ge=1, description="tokens, prompts and outputs, that may wait for a slot")
+    answer_wait_s: float = Field(600.0, gt=0, description="longest wait for one verdict of a target worker that lives")
     memory_wait_s: float = Field(120.0, gt=0, description="longest wait for memory on the target worker")
 
 

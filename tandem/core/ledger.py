@@ -138,7 +138,7 @@ class Ledger:
 
 
 def _block(order: DraftOrder, drafted: Drafted, span: slice) -> Block:
-    """The tokens in `span`, each with its own q; where those are not as many with none, so that the target refuses it."""
+    """The tokens in `span`, each with its own q; with none, so that the target refuses it, where those do not match."""
     q = drafted.q[span] if len(drafted.q) == len(drafted.tokens) else ()
     return Block(drafted.tokens[span], q, order.round, drafted.drafter)
 

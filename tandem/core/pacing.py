@@ -211,4 +211,6 @@ def _beside(pace: Pace) -> list[Pace]:
     if not pace.num_tokens:
         return []
     index = LENGTHS.index(pace.num_tokens)
-    return [Pace(length, pace.ahead) for length in (*LENGTHS[max(index - 1, 0) : index], *LENGTHS[index + 1 : index + 2])]
+    return [
+        Pace(length, pace.ahead) for length in (*LENGTHS[max(index - 1, 0) : index], *LENGTHS[index + 1 : index + 2])
+    ]

@@ -159,6 +159,7 @@ class Drafted:
     q: tuple[SparseDistribution, ...] = ()
     drafter: str = ""
     done: bool = False
+    offset: int = 0  # of the first token in the block: a repetition must not be taken for more
 
 
 class RefusalReason(Enum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Hashable, Sequence
@@ -9,6 +10,8 @@ from collections.abc import Callable, Hashable, Sequence
 from tandem.core.types import Item
 from tandem.model.engine import Answer, Engine
 
+_IDLE_S = 1.0  # between two looks at the leases of an idle worker
+_log = logging.getLogger(__name__)
 _Event = Callable[[Engine], None]
 
 
@@ -18,9 +21,17 @@ class DeviceThread:
     `deliver` is called on the device thread with the answers of one step; it must not block.
     """
 
-    def __init__(self, engine: Engine, deliver: Callable[[list[Answer]], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        deliver: Callable[[list[Answer]], None],
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_failure` is called when the thread ends by an error, which is a fault of ours: no call causes it."""
         self._engine = engine
         self._deliver = deliver
+        self._on_failure = on_failure
+        self.failed = False
         self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="device", daemon=True)
 
@@ -42,15 +53,27 @@ class DeviceThread:
             self._thread.join()
 
     def _run(self) -> None:
-        while self._take_events():
-            if answers := self._engine.step():
-                self._deliver(answers)
+        try:
+            while self._take_events():
+                if answers := self._engine.step():
+                    self._deliver(answers)
+        except Exception:
+            _log.exception("the device thread failed")
+            self.failed = True
+            self._on_failure()
 
     def _take_events(self) -> bool:
-        """Applies all that has arrived, waiting for something if there is no work; False when asked to stop."""
-        while not self._engine.busy or not self._events.empty():
-            event = self._events.get()
-            if event is None:
-                return False
-            event(self._engine)
-        return True
+        """Applies all that has arrived; without work, waits for something, or until idle sessions may have to go.
+
+        False when asked to stop.
+        """
+        try:
+            wait_s = 0.0 if self._engine.busy else _IDLE_S
+            while True:
+                event = self._events.get(timeout=wait_s) if wait_s else self._events.get_nowait()
+                if event is None:
+                    return False
+                event(self._engine)
+                wait_s = 0.0
+        except queue.Empty:
+            return True

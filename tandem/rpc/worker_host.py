@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tandem.config import Config, WorkerConfig
 from tandem.core.types import Description
+from tandem.errors import TandemError
 from tandem.metrics import metrics_served
 from tandem.model.device import DeviceThread
 from tandem.model.engine import Answer, Engine
@@ -69,7 +70,7 @@ async def _run(
     def deliver(answers: list[Answer]) -> None:
         loop.call_soon_threadsafe(streams.deliver, answers)
 
-    device = DeviceThread(loaded.engine, deliver)
+    device = DeviceThread(loaded.engine, deliver, lambda: _call_soon(loop, stopped.set))
     device.start()
     try:
         streams.open(device)
@@ -80,6 +81,12 @@ async def _run(
     finally:
         await server.stop(drain_s)
         device.stop()
+    if device.failed:
+        raise TandemError("the device thread failed; the log says why")
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    loop.call_soon_threadsafe(call)
 
 
 def _describe(loaded: Loaded) -> Callable[[], Description]:

@@ -56,9 +56,11 @@ class ProposeReply(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., call: _Optional[int] = ..., drafted: _Optional[_Union[Drafted, _Mapping]] = ..., refusal: _Optional[_Union[_worker_pb2.Refusal, _Mapping]] = ..., queue_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ...) -> None: ...
 
 class Drafted(_message.Message):
-    __slots__ = ("block", "done")
+    __slots__ = ("block", "done", "offset")
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     block: _worker_pb2.Block
     done: bool
-    def __init__(self, block: _Optional[_Union[_worker_pb2.Block, _Mapping]] = ..., done: _Optional[bool] = ...) -> None: ...
+    offset: int
+    def __init__(self, block: _Optional[_Union[_worker_pb2.Block, _Mapping]] = ..., done: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...

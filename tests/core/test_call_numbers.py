@@ -139,7 +139,7 @@ def test_the_budget_ends_a_proposal_with_what_it_has() -> None:
     engine.step()
     now = 10**9
     ((_, reply),) = engine.step()
-    assert reply.body == Drafted((), drafter="model", done=True)
+    assert reply.body == Drafted((), drafter="model", done=True, offset=1)
 
 
 def test_missing_tokens_are_asked_for_from_where_the_worker_stands() -> None:

@@ -89,7 +89,6 @@ def test_mutated_requests_at_the_door() -> None:
 
     ask = Ask(rule=Rule.COUPLED, max_tokens=8)
     codes = at_desk(scenario, TARGET, DRAFTS["near"], context=CONTEXT)
-    print(codes)
     assert sum(codes.values()) == NUM_DIRECT
     assert min(codes[code] for code in (Code.OK, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.ALREADY_EXISTS)) > 100
 

@@ -74,6 +74,7 @@ class DirectExchange:
         self.coin = random.Random(0)
         self.misfortune = 0.0
         self.judged: list[Judged] = []
+        self._lost_before = False
 
     def open(self, item: Verify | Propose) -> OpenCall:
         call = OpenCall(lambda: None)
@@ -94,9 +95,11 @@ class DirectExchange:
     def _fate(self, item: Item, num_replies: int) -> tuple[int, bool]:
         """How many of the replies come, and whether the worker is lost then; else the rest is late for ever."""
         if self.misfortune == 0.0 or self.coin.random() >= self.misfortune:
+            self._lost_before = False
             return num_replies, False
         if isinstance(item, Verify):
-            return 0, True
+            self._lost_before = not self._lost_before  # never twice in a row: too many losses end a request
+            return (0, True) if self._lost_before else (num_replies, False)
         return self.coin.randrange(num_replies), self.coin.random() < 0.5
 
     def cancel(self, session_id: bytes, number: int) -> None:

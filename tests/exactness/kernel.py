@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,7 +14,7 @@ from exactness import laws
 from exactness.tails import require_law, require_mean
 from tandem.core import rules
 from tandem.core.distributions import truncate
-from tandem.core.noise import Purpose, noise_key
+from tandem.core.noise import Purpose
 from tandem.core.types import Sampling, SparseDistribution
 
 N = 500_000
@@ -36,10 +36,14 @@ class Outcome:
     passed: tuple[Tensor, Tensor]
 
 
-@lru_cache(maxsize=16)
 def keys(n: int, row: int, purpose: Purpose) -> Sequence[int]:
     """Of n different seeds, as the rules make them."""
-    return array("Q", [noise_key(seed, 1, 10 + row, purpose) for seed in range(n)])
+    return _keys(rules.noise_key, n, row, purpose)
+
+
+@lru_cache(maxsize=16)
+def _keys(make: Callable[[int, int, int, Purpose], int], n: int, row: int, purpose: Purpose) -> Sequence[int]:
+    return array("Q", [make(seed, 1, 10 + row, purpose) for seed in range(n)])
 
 
 def run(n: int = N) -> Outcome:

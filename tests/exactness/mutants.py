@@ -23,6 +23,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "algebra": algebra.check,
     "kernel": kernel.check,
     "kernel, n = 20,000": partial(kernel.check, 20_000),
+    "kernel, n = 100,000": partial(kernel.check, 100_000),
     "processing": processing.check,
     "offsets": loop.check_offsets,
     "loop, in turn": partial(loop.check_in_steps, loop.IN_TURN, _STEPS),
@@ -85,7 +86,7 @@ MUTANTS = [
     Mutant("noise shared by positions", noise.shared_by_positions, "loop, in turn"),
     Mutant("noise shared by accept and residual", noise.shared_by_accept_and_residual, "loop, in turn"),
     Mutant("noise shared by draft and accept", noise.shared_by_draft_and_accept, "loop, in turn"),
-    Mutant("noise shared by draft and residual", noise.shared_by_draft_and_residual, "loop, in turn"),
+    Mutant("noise shared by draft and residual", noise.shared_by_draft_and_residual, "kernel, n = 100,000"),
     Mutant("coupled noise shared by positions", noise.shared_by_positions, "loop, coupled"),
     # lawful, but slow
     Mutant("bonus with noise of its own", noise.bonus_alone, "efficiency, rejection", lawful=True),

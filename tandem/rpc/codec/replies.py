@@ -33,7 +33,7 @@ def propose_reply_to_pb(reply: t.Reply) -> draft_pb2.ProposeReply:
     else:
         assert isinstance(body, t.Drafted)
         block = worker_pb2.Block(tokens=body.tokens, q=q_to_pb(body.q), drafter=body.drafter)
-        message.drafted.CopyFrom(draft_pb2.Drafted(block=block, done=body.done))
+        message.drafted.CopyFrom(draft_pb2.Drafted(block=block, done=body.done, offset=body.offset))
     return message
 
 
@@ -42,7 +42,9 @@ def propose_reply_from_pb(message: draft_pb2.ProposeReply) -> t.Reply:
     body: t.Drafted | t.Refusal
     if message.WhichOneof("body") == "drafted":
         block = message.drafted.block
-        body = t.Drafted(tuple(block.tokens), q_from_pb(block.q), block.drafter, message.drafted.done)
+        body = t.Drafted(
+            tuple(block.tokens), q_from_pb(block.q), block.drafter, message.drafted.done, message.drafted.offset
+        )
     else:
         body = _refusal_from_pb(message.refusal)
     return t.Reply(message.session_id, message.call, body, message.queue_ns, message.compute_ns)
