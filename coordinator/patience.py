@@ -11,7 +11,6 @@ from tandem.rpc.exchange import Exchange
 
 _PAUSE_S = 0.02  # between two tries for memory
 _RETRY_AFTER_S = 5.0
-_MAX_LOSSES = 8  # times a target may be lost within one verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +18,7 @@ class Patience:
     """Shared by the requests of a coordinator. Only the one whose turn it is asks again for memory: first come, first
     served, and the worker is not asked by all at once."""
 
-    worker_s: float  # longest wait for a lost worker
+    worker_s: float  # longest time without a verdict from the first loss of the worker on
     memory_s: float  # longest wait for memory
     answer_s: float = 600.0  # longest wait for a verdict; ends a request whose worker lives but stands still
     memory_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -36,7 +35,7 @@ class Waiting(contextlib.AsyncExitStack):
         super().__init__()
         self._patience = patience
         self._exchange = exchange
-        self._num_losses = 0
+        self._lost_for_good_at: float | None = None
         self._give_up_at: float | None = None
 
     async def in_line(self) -> None:
@@ -59,12 +58,13 @@ class Waiting(contextlib.AsyncExitStack):
             raise Overloaded("the target worker has no memory for the request", _RETRY_AFTER_S) from error
 
     async def for_worker(self, error: WorkerLost) -> None:
-        """Returns when the worker is back. Raises Unavailable when that takes too long, or happens too often."""
-        self._num_losses += 1
-        if self._num_losses > _MAX_LOSSES:
-            raise Unavailable("the target worker was lost again and again") from error
+        """Returns when the worker is back. Raises Unavailable when that takes too long, all losses together."""
+        now = asyncio.get_running_loop().time()
+        self._lost_for_good_at = self._lost_for_good_at or now + self._patience.worker_s
         try:
-            async with asyncio.timeout(self._patience.worker_s):
+            async with asyncio.timeout_at(self._lost_for_good_at):
                 await self._exchange.wait_connected()
         except TimeoutError:
             raise Unavailable("no target worker is ready") from error
+        if now > self._lost_for_good_at:
+            raise Unavailable("the target worker was lost again and again") from error

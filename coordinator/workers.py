@@ -106,6 +106,8 @@ class TargetSession(Session):
         if isinstance(body, Refusal):
             raise CallRefused(body)
         assert isinstance(body, Verdict)
+        if body.num_accepted > len(block.tokens):
+            raise GenerationFault(f"target worker: {body.num_accepted} of {len(block.tokens)} draft tokens accepted")
         if not self._ledger.statistics.num_verifies:  # a later session of ours may find our own remains
             self.num_reused = body.num_reused
         return body

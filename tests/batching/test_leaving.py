@@ -20,7 +20,7 @@ from tandem.core.sessions import SessionTable
 from tandem.core.types import Propose, Rule, Verify
 from tandem.v1 import coordinator_pb2 as pb
 
-NUM_TRIALS = 160  # of each of six stages
+NUM_TRIALS = 40  # of each of six stages
 WAY_S, STEP_S = 0.0005, 0.001  # of the carriers
 NEIGHBOUR = Ask(prompt=(3, 1, 4, 1, 5), rule=Rule.COUPLED, max_tokens=40, k=3)
 

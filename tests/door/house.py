@@ -13,12 +13,12 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-from coordinator import __main__ as coordinator
-from coordinator.door import Door
 from harness.services import LocalWorker
 from harness.tiny import reference, tiny_folder
 from harness.waiting import assert_eventually
+
+from coordinator import __main__ as coordinator
+from coordinator.door import Door
 from tandem.config import Config
 from tandem.rpc.serving import Server
 from tandem.v1 import coordinator_pb2 as pb

@@ -13,11 +13,11 @@ from typing import Any
 
 import grpc
 import pytest
+from harness.tiny import CONTEXT_LENGTH, reference, tiny_folder
+from harness.waiting import assert_eventually
 
 from door.context import FakeContext, answer_of
 from door.house import GENERATE, GOOD_LENGTH, GOOD_PROMPT, SERVING, House, good, is_good, open_house
-from harness.tiny import CONTEXT_LENGTH, reference, tiny_folder
-from harness.waiting import assert_eventually
 from tandem.v1 import coordinator_pb2 as pb
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -71,7 +71,10 @@ NAMED: dict[str, tuple[pb.GenerateRequest, str]] = {
     "4 more than the context": (request("a" * (CONTEXT_LENGTH + 1)), "input"),
     "4 far more": (request((1,) * 300_000), "input"),
     "5 no room": (stopping((1,) * 250, max_tokens=7), "stopping.max_tokens"),
-    **{f"7 temperature {value}": (sampling(temperature=value), "sampling.temperature") for value in (NAN, INF, -INF, -0.5, 2.1)},
+    **{
+        f"7 temperature {value}": (sampling(temperature=value), "sampling.temperature")
+        for value in (NAN, INF, -INF, -0.5, 2.1)
+    },
     **{f"8 top_p {value}": (sampling(top_p=value), "sampling.top_p") for value in (0.0, 1.0001, NAN, -1.0)},
     **{f"8 min_p {value}": (sampling(min_p=value), "sampling.min_p") for value in (-0.1, NAN, 1.5)},
     "10 no tokens": (stopping(max_tokens=0), "stopping.max_tokens"),
@@ -93,7 +96,10 @@ NAMED: dict[str, tuple[pb.GenerateRequest, str]] = {
         for name in ("frequency_penalty", "presence_penalty")
         for value in (99.0, NAN, -2.5)
     },
-    **{f"15 logit_bias {value}": (sampling(logit_bias={3: value}), "sampling.logit_bias") for value in (101.0, NAN, -INF)},
+    **{
+        f"15 logit_bias {value}": (sampling(logit_bias={3: value}), "sampling.logit_bias")
+        for value in (101.0, NAN, -INF)
+    },
     "15 logit_bias of no id": (sampling(logit_bias={WIDTH: 1.0}), "sampling.logit_bias"),
     "15 many biases": (sampling(logit_bias=dict.fromkeys(range(1025), 1.0)), "sampling.logit_bias"),
     **{f"16 logprobs {value}": (sampling(logprobs=value), "sampling.logprobs") for value in (21, 10**6, 2**32 - 1)},

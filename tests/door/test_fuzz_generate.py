@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import grpc
 import pytest
+from families.desk import Ask, Desk, at_desk
+from families.models import DRAFTS, TARGET
+from families.plain import plain
 
 from coordinator.door import Door
 from door.context import FakeContext, answer_of
 from door.house import House, good, is_good
 from door.mutation import mutate
-from families.desk import Ask, Desk, at_desk
-from families.models import DRAFTS, TARGET
-from families.plain import plain
 from tandem.core.types import Rule
 from tandem.v1 import coordinator_pb2 as pb
 

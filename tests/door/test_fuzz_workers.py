@@ -12,18 +12,18 @@ from typing import Any
 
 import grpc
 import pytest
+from families.desk import BLOCK_SIZE, KS, NUM_BLOCKS, RULES, Ask, Desk, at_desk
+from families.models import DRAFTS, TARGET, VOCAB
+from families.oracle import check_counts
+from families.plain import plain
 from google.protobuf.message import DecodeError
+from harness import scripted
+from harness.scripted import ScriptedModel
 
 from coordinator.door import Door
 from door.context import FakeContext, answer_of
 from door.house import House, good, is_good
 from door.mutation import mutate
-from families.desk import BLOCK_SIZE, KS, NUM_BLOCKS, RULES, Ask, Desk, at_desk
-from families.models import DRAFTS, TARGET, VOCAB
-from families.oracle import check_counts
-from families.plain import plain
-from harness import scripted
-from harness.scripted import ScriptedModel
 from tandem.core.types import Cancel, Item, Propose, Refusal, Rule, Verify
 from tandem.model.engine import Engine
 from tandem.rpc.codec import DraftCodec, TargetCodec

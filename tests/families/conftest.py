@@ -11,7 +11,9 @@ def _named(way: Ask) -> str:
     return f"{way.rule.name.lower()}, {'pipelined' if way.pipelined else 'in turn'}"
 
 
-@pytest.fixture(params=[Ask(rule=rule, pipelined=pipelined) for rule in RULES for pipelined in (True, False)], ids=_named)
+@pytest.fixture(
+    params=[Ask(rule=rule, pipelined=pipelined) for rule in RULES for pipelined in (True, False)], ids=_named
+)
 def way(request: pytest.FixtureRequest) -> Ask:
     """Every rule, both lookaheads."""
     way: Ask = request.param

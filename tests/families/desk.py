@@ -12,16 +12,17 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from harness import scripted
+from harness.carriers import PROMPT, Carrier, DeadDraft, DraftCarrier, Misbehaviour, Tamper, TargetCarrier
+from harness.scripted import LogitsOf, ScriptedModel
+from harness.virtual_time import now_ns, run_virtual
+
 from coordinator.frontend import Frontend
 from coordinator.gate import VocabularyGate
 from coordinator.pool import Pool
 from coordinator.service import CoordinatorService
 from families import oracle
 from families.models import LETTERS, WordTokenizer
-from harness import scripted
-from harness.carriers import PROMPT, Carrier, DeadDraft, DraftCarrier, Misbehaviour, Tamper, TargetCarrier
-from harness.scripted import LogitsOf, ScriptedModel
-from harness.virtual_time import now_ns, run_virtual
 from tandem.config import Config
 from tandem.core.types import Description, Rule
 from tandem.model.engine import Engine
@@ -185,15 +186,15 @@ async def open_desk(
 
     def engine(make: Callable[..., Engine], model: LogitsOf, length: int) -> Engine:
         scripted_model = ScriptedModel(model, NUM_BLOCKS, BLOCK_SIZE)
-        return make(
-            scripted_model, len(words), now_ns, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, context=length
-        )
+        return make(scripted_model, len(words), now_ns, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, context=length)
 
     target_carrier = TargetCarrier(lambda: engine(scripted.target_engine, target, context), network, seed=1)
     draft_carrier = None
     if draft is not None:
         kind = DeadDraft if dead_draft else DraftCarrier
-        draft_carrier = kind(lambda: engine(scripted.draft_engine, draft, draft_context), network, seed=2, tamper=tamper)
+        draft_carrier = kind(
+            lambda: engine(scripted.draft_engine, draft, draft_context), network, seed=2, tamper=tamper
+        )
     config = Config(coordinator={"draft": "nowhere:0" if draft else "", "draft_wait_s": 0.5, **settings})  # type: ignore[arg-type]
     frontend = Frontend(WordTokenizer(words))
     frontend._thread = _AtOnce()  # type: ignore[assignment]  # no thread can wake a loop whose time is virtual

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from harness.scripted import LogitsOf
+from torch import Tensor
 
 VOCAB = 24
 LETTERS = tuple(bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz"[:VOCAB])
 SYLLABLES = tuple(
-    piece.encode() for piece in ("a", "b", " ha", "ha", "he", "el", "llo", "o", " w", "or", "ld", "!", "ab", "ba", "bab")
+    piece.encode()
+    for piece in ("a", "b", " ha", "ha", "he", "el", "llo", "o", " w", "or", "ld", "!", "ab", "ba", "bab")
 )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from exactness.reference import Row, race_winner, scored, truncated
+from harness.scripted import LogitsOf
+
 from families.desk import Ask
 from families.models import VOCAB
-from harness.scripted import LogitsOf
 from tandem.core.noise import Purpose, noise_key
 from tandem.core.types import Rule, Sampling
 from tandem.rpc.codec.calls import sampling_from_pb

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from harness.carriers import Script
 
 from families.desk import KS, Ask, Desk, at_desk
 from families.models import DRAFTS, LETTERS, SYLLABLES, TARGET, VOCAB, near, never_twice, saying, soft, without
 from families.oracle import CONTEXT_FULL, END_TOKEN, MAX_TOKENS, STOP_STRING, text_of
-from harness.carriers import Script
 from tandem.errors import InvalidRequest
 
 MODEL = never_twice(TARGET)
+
 
 @pytest.mark.parametrize("draft", ["good", "near"])
 def test_an_end_token_ends_in_every_slot(way: Ask, draft: str) -> None:
@@ -51,7 +52,7 @@ def test_stop_strings_inside_pieces(way: Ask) -> None:
     """Row 6: a stop string that begins or ends inside a token; its tokens are listed whole, its text is not."""
 
     async def scenario(desk: Desk) -> None:
-        for seed in range(6):
+        for seed in range(2):
             ask = replace(way, seed=seed, prompt=(1, 2, seed), max_tokens=14)
             whole = await desk.ask(ask)
             for stops in ((" ha ha", "ab"), ("bab", "ba"), ("l",), ("oor", " w"), ("hahe", "lloo", "!")):
@@ -86,11 +87,11 @@ def test_which_limit_comes_first(same_text_way: Ask, right: tuple[int, ...]) -> 
 
 @pytest.mark.parametrize("draft", ["good", "bad"])
 def test_max_tokens_is_exact(way: Ask, draft: str) -> None:
-    """Row 7: one to nine tokens, whatever the block; usage says the same."""
+    """Row 7: any number of tokens, whatever the block; usage says the same."""
 
     async def scenario(desk: Desk) -> None:
         for k in KS:
-            for max_tokens in range(1, 10):
+            for max_tokens in {1, 2, 3, k, k + 1, k + 2, 9}:
                 answer = await desk.ask(replace(way, k=k, max_tokens=max_tokens))
                 assert len(answer.ids) == answer.finish.num_output_tokens == max_tokens
 
@@ -103,7 +104,7 @@ def test_the_edge_of_the_context(way: Ask, draft_context: int) -> None:
     context = 32
 
     async def scenario(desk: Desk) -> None:
-        for k in KS:
+        for k in (1, 4):
             for room in (1, 2, k + 1, k + 2, 12):
                 ask = replace(way, k=k, prompt=(1,) * (context - room), max_tokens=None)
                 answer = await desk.ask(ask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -73,8 +74,8 @@ def test_every_row_is_processed(way: Ask, name: str) -> None:
 def test_min_tokens_counts_tokens_and_not_steps(way: Ask, draft: str) -> None:
     """Row 70: the end token is banned in exactly the first rows, wherever a block begins and ends."""
     model = {"good": _with_end, "bad": near(_with_end, soft(12), 3.0)}[draft]
-    for min_tokens in (1, 3, 7, 12):
-        _hold(replace(way, max_tokens=12, min_tokens=min_tokens, ends=(END,)), _with_end, [model], (0, 2, 4, 8))
+    for min_tokens in (1, 4, 7):
+        _hold(replace(way, max_tokens=12, min_tokens=min_tokens, ends=(END,)), _with_end, [model], (0, 2, 8))
 
 
 def test_parameters_of_one_request_touch_no_other(way: Ask) -> None:
@@ -96,15 +97,13 @@ def test_parameters_of_one_request_touch_no_other(way: Ask) -> None:
     at_desk(scenario, TARGET, DRAFTS["near"])
 
 
-@pytest.mark.parametrize("temperature", [0.0, -0.0, 1e-40, 1e-9, 1e-6, 1e-5, 1e-3])
-def test_low_temperatures(temperature: float, way: Ask) -> None:
+def test_low_temperatures(way: Ask) -> None:
     """Rows 22, 23: no NaN at any temperature; up to 1e-5 it is greedy, above it nearly so."""
-    ask = replace(way, sampling={"temperature": temperature, "logprobs": 3})
     greedy = plain(TARGET, replace(way, rule=Rule.GREEDY))
 
     async def scenario(desk: Desk) -> None:
-        for k in (0, 1, 4):
-            answer = await desk.ask(replace(ask, k=k))
+        for temperature, k in itertools.product((0.0, -0.0, 1e-40, 1e-9, 1e-6, 1e-5, 1e-3), (0, 4)):
+            answer = await desk.ask(replace(way, k=k, sampling={"temperature": temperature, "logprobs": 3}))
             assert answer.ids == greedy
             values = [top.logprob for row in answer.logprobs for top in row.top]
             assert all(value <= 0 for value in values)  # NaN is not

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from harness.scripted import LogitsOf
 from torch import Tensor
 
 from families.desk import Answer, Ask, Desk, at_desk
 from families.models import DRAFTS, TARGET, VOCAB
 from families.plain import plain
-from harness.scripted import LogitsOf
 from tandem.core.types import Rule
 from tandem.errors import GenerationFault
 
@@ -37,7 +37,7 @@ def poisoned(model: LogitsOf, poison: float, place: int, whole_row: bool = True)
 
 
 @pytest.mark.parametrize("name", POISONS)
-@pytest.mark.parametrize("draft", [None, "good", "bad"])
+@pytest.mark.parametrize("draft", [None, "near"])
 def test_a_poisoned_row_fails_its_own_request(way: Ask, draft: str | None, name: str) -> None:
     """In every slot of a block: INTERNAL after tokens that are all right; the others of the batch are unchanged."""
     good = [replace(way, prompt=prompt) for prompt in ((1, 2, 3), (4, 5, 6))]
@@ -53,7 +53,7 @@ def test_a_poisoned_row_fails_its_own_request(way: Ask, draft: str | None, name:
             assert answer.ids == plain(TARGET, replace(way, prompt=POISONED))[: len(answer.ids)]
         assert len(answer.ids) <= place
 
-    for place in (0, 1, 3, 5):
+    for place in (0, 2, 5):
         at_desk(scenario, poisoned(TARGET, POISONS[name], place), DRAFTS[draft] if draft else None)
 
 

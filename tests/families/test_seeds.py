@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from harness.carriers import Script
 
 from families.desk import KS, RULES, Ask, Desk, at_desk
 from families.models import DRAFTS, TARGET
 from families.plain import plain
-from harness.carriers import Script
 from tandem.core.types import Rule
 
 HOT = {"temperature": 2.0}

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
+from harness.carriers import Script
 
 from families.desk import Ask, Desk, at_desk
 from families.models import saying
 from families.oracle import ended, text_of
-from harness.carriers import Script
 from tandem.core.stopping import Stopping, StopRules
 
 BYTES = tuple(bytes([byte]) for byte in range(256))
