@@ -36,8 +36,10 @@ async def decode(
             drafting.drop(ahead)
             yield commit
             return
+        lap_s = stopwatch.lap()
         yield commit
-        paces.observe(len(verified.tokens), verdict.num_accepted, stopwatch.lap())
+        stopwatch.begin_lap()
+        paces.observe(len(verified.tokens), verdict.num_accepted, lap_s)
         guess = commit.next_token if drafting.judged(block, verified) else None
         with stopwatch.waiting_for_draft():
             block = await drafting.next_block(pace, ahead, guess)

@@ -69,6 +69,10 @@ class TargetConfig(WorkerConfig):
     port: Port = Field(7072, ge=0, le=65535, description="gRPC port; 0: any free one")
     metrics_port: Port = Field(9092, ge=0, le=65535, description="metrics port; 0: any free one")
     tensor_parallel_size: int = Field(1, ge=1, description="ranks that share the model")
+    ray_address: str = Field("", description="Ray cluster that holds the ranks; empty: one of our own on this machine")
+    ray_wait_s: float = Field(30.0, gt=0, description="longest wait for Ray to have room for all ranks")
+    cpus_per_rank: float = Field(1.0, gt=0, description="CPUs that each rank reserves in Ray; fractions are allowed")
+    step_timeout_s: float = Field(10.0, gt=0, description="longest step of the ranks before their group is rebuilt")
 
 
 class RpcConfig(Section):

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from tandem.config import Config
 from tandem.model.engine import Engine
-from tandem.model.loading import describe, open_model
+from tandem.model.loading import ReadyModel, describe, open_model
 from tandem.rpc.serving import Server, service_main
 from tandem.rpc.worker_host import Loaded, serve_worker
 from tandem.rpc.worker_service import Streams, TargetServicer
 from tandem.v1 import target_pb2_grpc
 from target_worker.group import Group
+from target_worker.parallel import Parallel
+from target_worker.rebuild import Rebuild
 from target_worker.verifier import MAX_BLOCK, Verifier
 
 
 async def serve(config: Config, stopped: asyncio.Event) -> None:
     """Runs a target worker until `stopped`."""
-    await serve_worker(config, config.target, "target", lambda: load(config), _add_servicer, stopped)
+    parallel = Parallel(config, Rebuild(stopped)) if config.target.tensor_parallel_size > 1 else None
+    try:
+        await serve_worker(config, config.target, "target", lambda: load(config, parallel), _add_servicer, stopped)
+    finally:
+        if parallel is not None:
+            parallel.close()
 
 
-def load(config: Config) -> Loaded:
+def load(config: Config, parallel: Parallel | None = None) -> Loaded:
     """Loads the target model and builds its engine. Raises ModelError."""
-    ready = open_model(config.model.target, config.model, config.target)
-    model = ready.model
+    ready, group = parallel.open() if parallel is not None else _alone(config)
+    model, size = ready.model, config.target.tensor_parallel_size
     verifier = Verifier(ready.num_embeddings, model.head_width, model.num_pieces, model.context_length)
-    engine = Engine(Group(ready.runner), ready.table, verifier.open_job, config.target.max_step_tokens)
-    return Loaded(engine, describe(ready, MAX_BLOCK), ready.pieces)
+    engine = Engine(group, ready.table, verifier.open_job, config.target.max_step_tokens)
+    return Loaded(engine, replace(describe(ready, MAX_BLOCK), tensor_parallel_size=size), ready.pieces)
+
+
+def _alone(config: Config) -> tuple[ReadyModel, Group]:
+    ready = open_model(config.model.target, config.model, config.target)
+    return ready, Group(ready.runner)
 
 
 def _add_servicer(streams: Streams, server: Server) -> None:

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
 
 from tandem.core.plan import StepPlan
 from tandem.model.engine import Forward
+from target_worker.line import finish
 
 
-class Follower(Protocol):
-    """A rank other than 0, wherever it runs."""
+class Others(Protocol):
+    """The way to the other ranks."""
 
-    def send(self, plan: StepPlan) -> None:
-        """Has the rank run `plan`; returns without waiting for it."""
+    def step(self, plan: StepPlan) -> AbstractContextManager[None]:
+        """They run `plan` meanwhile."""
         ...
 
 
 class Group:
-    """Rank 0's model and the ways to the other ranks. The ranks meet in the model's own collectives, not here."""
+    """Rank 0's model, alone or with others. The ranks meet in the model's own collectives, not here."""
 
-    def __init__(self, leader: Forward, followers: Sequence[Follower] = ()) -> None:
+    def __init__(self, leader: Forward, others: Others | None = None) -> None:
         self._leader = leader
-        self._followers = followers
+        self._others = others
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """Runs `plan` on every rank; rank 0's logits [sum of num_logits, head rows]."""
-        for follower in self._followers:
-            follower.send(plan)
-        return self._leader.forward(plan)
+        if self._others is None:
+            return self._leader.forward(plan)
+        with self._others.step(plan):
+            return finish(self._leader.forward(plan))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,13 +50,30 @@ def set_threads(settings: WorkerConfig) -> None:
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
 
 
-def open_model(name: str, models: ModelConfig, settings: WorkerConfig) -> ReadyModel:
-    """Resolves and loads `name`; draft layers are completed by `models.target`. Raises ModelError."""
+def open_model(
+    name: str,
+    models: ModelConfig,
+    settings: WorkerConfig,
+    *,
+    tensor_parallel_size: int = 1,
+    agree: Callable[[int], int] = int,
+) -> ReadyModel:
+    """Resolves and loads `name`; draft layers are completed by `models.target`. Raises ModelError.
+
+    Every rank of a group calls this; from the tokens for which it has memory, `agree` makes what all have.
+    """
     set_threads(settings)
     folder = resolve(name, cache_folder())
     target = resolve(models.target, cache_folder()) if models.target else None
-    model = load_model(folder, DTYPES[models.dtype], models.device, target, name=served_name(name))
-    tokens = settings.kv_tokens or default_kv_tokens(model.kv_bytes_per_token, models.device)
+    model = load_model(
+        folder,
+        DTYPES[models.dtype],
+        models.device,
+        target,
+        name=served_name(name),
+        tensor_parallel_size=tensor_parallel_size,
+    )
+    tokens = agree(settings.kv_tokens or default_kv_tokens(model.kv_bytes_per_token, models.device))
     pool = BlockPool(max(tokens // settings.block_size, 1), settings.block_size)
     runner = Runner(model, pool.num_blocks, pool.block_size)
     return ReadyModel(model, runner, SessionTable(pool, settings.lease_s), _pieces(folder, target))

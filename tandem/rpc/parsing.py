@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 
-class ParsedInside(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class ParsedInside(grpc.aio.ServerInterceptor):
     """Answers INVALID_ARGUMENT to bytes that are no request of the method they were sent to."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:

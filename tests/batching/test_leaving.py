@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from families.desk import BLOCK_SIZE, RULES, Answer, Ask, Desk, at_desk
+from families.desk import BLOCK_SIZE, Answer, Ask, Desk, at_desk
 from families.models import DRAFTS, TARGET, VOCAB
 
 from tandem.core.blocks import BlockPool
@@ -20,9 +20,10 @@ from tandem.core.sessions import SessionTable
 from tandem.core.types import Propose, Rule, Verify
 from tandem.v1 import coordinator_pb2 as pb
 
-NUM_TRIALS = 40  # of each of six stages
+NUM_TRIALS = 150  # of each of six stages
 WAY_S, STEP_S = 0.0005, 0.001  # of the carriers
-NEIGHBOUR = Ask(prompt=(3, 1, 4, 1, 5), rule=Rule.COUPLED, max_tokens=40, k=3)
+NEIGHBOUR = Ask(prompt=tuple((5 * index + 1) % VOCAB for index in range(70)), max_tokens=50, k=0)
+RULES_OF_LEAVERS = (Rule.GREEDY, Rule.GREEDY, Rule.GREEDY, Rule.COUPLED, Rule.REJECTION)
 
 
 class Leaver:
@@ -77,7 +78,7 @@ def in_round(desk: Desk, leaver: Leaver) -> bool:
 STAGES = {
     "queued for a slot": Stage(lambda desk, _: desk.service._admission.num_waiting > 0, {"max_running": 1}),
     "waiting for memory": Stage(
-        lambda desk, _: desk.pool._patience.memory_turn.locked(), num_blocks=14, prompt_len=50
+        lambda desk, _: desk.pool._patience.memory_turn.locked(), num_blocks=33, prompt_len=64
     ),
     "prefill": Stage(in_prefill, max_step_tokens=8, prompt_len=60),
     "mid-round": Stage(in_round),
@@ -98,7 +99,8 @@ def alone() -> tuple[int, ...]:
 
 def leaving(rng: random.Random, stage: Stage) -> Ask:
     prompt = tuple(rng.choices(range(VOCAB), k=stage.prompt_len))
-    return Ask(prompt=prompt, rule=rng.choice(RULES), k=rng.choice([0, 1, 4]), pipelined=rng.random() < 0.5)
+    rule, k = rng.choice(RULES_OF_LEAVERS), rng.choice([0, 1, 4])
+    return Ask(prompt=prompt, rule=rule, max_tokens=9, k=k, pipelined=rng.random() < 0.5)
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -109,16 +111,24 @@ def test_a_request_that_is_cancelled_leaves_nothing_and_disturbs_nobody(name: st
         rng = random.Random(name)
         desk.target.engine.table = SessionTable(BlockPool(stage.num_blocks, BLOCK_SIZE))
         desk.target.engine._max_step_tokens = stage.max_step_tokens
-        for _ in range(NUM_TRIALS):
-            assert await neighbour_beside(desk, stage, rng) == alone
+        num_left = 0
+        while num_left < NUM_TRIALS:
+            answer = Answer()
+            neighbour = asyncio.create_task(desk.ask(NEIGHBOUR, answer))
+            await asyncio.sleep(0.003)
+            while len(answer.ids) < 34:
+                await one_leaves(desk, stage, rng)
+                num_left += 1
+            await neighbour
+            assert tuple(answer.ids) == alone
+            await asyncio.sleep(WAY_S + STEP_S + 1e-4)
+            assert not any(carrier.engine.table.sessions or carrier.exchange._calls for carrier in desk.carriers)
 
     at_desk(scenario, TARGET, DRAFTS["near"], **stage.settings)
 
 
-async def neighbour_beside(desk: Desk, stage: Stage, rng: random.Random) -> tuple[int, ...]:
-    """What the neighbour says beside one that leaves; all that has to be said of the leaving itself is said here."""
-    neighbour = asyncio.create_task(desk.ask(NEIGHBOUR))
-    await asyncio.sleep(0.006)
+async def one_leaves(desk: Desk, stage: Stage, rng: random.Random) -> None:
+    """Beside the neighbour: reaches the stage, is cancelled, and a step later no worker knows of it."""
     known = [set(carrier.engine.table.sessions) for carrier in desk.carriers]
     leaver = Leaver(desk, leaving(rng, stage), stage.num_chunks(rng))
     while not (stage.is_reached(desk, leaver) or leaver.holds.is_set()):
@@ -128,16 +138,10 @@ async def neighbour_beside(desk: Desk, stage: Stage, rng: random.Random) -> tupl
     await leaver.leave()
     await asyncio.sleep(WAY_S + STEP_S + 1e-4)
     for carrier, before in zip(desk.carriers, known, strict=True):
-        left = set(carrier.engine.table.sessions) - before
-        assert not left and not set(carrier.engine._running) - before, "a worker goes on after a step"
-    assert not desk.service._admission.num_waiting and len(desk.service._ids) <= 1
-    answer = await neighbour
-    await asyncio.sleep(WAY_S + STEP_S + 1e-4)
-    for carrier in desk.carriers:
+        assert set(carrier.engine.table.sessions) <= before and set(carrier.engine._running) <= before
         carrier.engine.table.check()
-        assert not carrier.engine.table.sessions and not carrier.exchange._calls
-    assert desk.service._admission.num_running == 0
-    return tuple(answer.ids)
+    assert not desk.service._admission.num_waiting and not desk.pool._patience.memory_turn.locked()
+    assert desk.service._admission.num_running == len(desk.service._ids) <= 1  # the neighbour
 
 
 def test_one_that_reads_no_more_stalls_only_itself(alone: tuple[int, ...]) -> None:
@@ -170,7 +174,7 @@ def test_the_time_that_a_client_takes_to_read_is_no_time_of_a_round() -> None:
             await asyncio.sleep(1.0)
         lines = desk.service._pacing.times().lines
         assert lines["plain"].count > 2
-        assert all(line.at(2) < 0.1 for line in lines.values() if line.count)
+        assert max(line.at(2) for line in lines.values() if line.count) < 0.1
 
     at_desk(scenario, TARGET, DRAFTS["near"])
 

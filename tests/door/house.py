@@ -134,9 +134,11 @@ async def open_house(folder: Path | None = None, **settings: Any) -> AsyncIterat
     addresses = {"target": target.address, "draft": draft.address, "port": 0, "metrics_port": 0}
     config = Config(model={"target": str(folder or tiny_folder("target"))}, coordinator={**addresses, **settings})  # type: ignore[arg-type]
     try:
-        async with _coordinator(config) as (server, door):
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-                yield House(target, draft, door, channel)
+        async with (
+            _coordinator(config) as (server, door),
+            grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+        ):
+            yield House(target, draft, door, channel)
     finally:
         await draft.stop()
         await target.stop()

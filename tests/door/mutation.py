@@ -1,4 +1,4 @@
-"""Mutated protobuf messages: of the right shape with wrong values, and of no shape at all. Seeded, so they come again."""
+"""Mutated protobuf messages, of the right shape with wrong values or of no shape at all; seeded: they come again."""
 
 from __future__ import annotations
 

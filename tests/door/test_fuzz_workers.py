@@ -233,7 +233,7 @@ def test_mutated_replies_of_a_draft(rule: Rule) -> None:
 
 
 def test_mutated_replies_of_a_target() -> None:
-    """A target worker is trusted with the text, not with the coordinator's life: each request ends, with what counts."""
+    """A target worker is trusted with the text alone: each request ends, and its counts are counts."""
     draw = random.Random("target")
 
     def tamper(reply: Any) -> list[Any]:

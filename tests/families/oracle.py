@@ -56,7 +56,7 @@ def ended(
 
 
 def check_chunks(chunks: Sequence[pb.GenerateChunk], num_prior: int = 0) -> None:
-    """Offsets run on, the start is on the first chunk only, the finish on the last only, no piece is half a character."""
+    """Offsets run on; the start is on the first chunk only, the finish on the last only."""
     position = num_prior
     for index, chunk in enumerate(chunks):
         assert chunk.offset == position or not chunk.token_ids
