@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from dataclasses import replace
+from functools import partial
 
 from tandem.config import Config
 from tandem.model.engine import Engine
@@ -20,12 +22,22 @@ from target_worker.verifier import MAX_BLOCK, Verifier
 
 async def serve(config: Config, stopped: asyncio.Event) -> None:
     """Runs a target worker until `stopped`."""
-    parallel = Parallel(config, Rebuild(stopped)) if config.target.tensor_parallel_size > 1 else None
+    parallel = _parallel(config, stopped) if config.target.tensor_parallel_size > 1 else None
     try:
         await serve_worker(config, config.target, "target", lambda: load(config, parallel), _add_servicer, stopped)
     finally:
         if parallel is not None:
             parallel.close()
+
+
+def _parallel(config: Config, stopped: asyncio.Event) -> Parallel:
+    loop = asyncio.get_running_loop()
+
+    def take_back_signals() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopped.set)
+
+    return Parallel(config, Rebuild(stopped), partial(loop.call_soon_threadsafe, take_back_signals))
 
 
 def load(config: Config, parallel: Parallel | None = None) -> Loaded:

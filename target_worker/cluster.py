@@ -14,7 +14,7 @@ from tandem.errors import ConfigError
 from target_worker.room import NoRoom
 
 _STORE_BYTES = 80 << 20  # nothing is passed through Ray's object store
-_LOSS_TIMEOUT_S = "5"  # Ray's agents wait that long for a head that is gone, instead of 60
+_LOSS_TIMEOUT_S = "5"  # Ray's agents look that long for a head that was killed, instead of 60
 
 
 def ray_module() -> ModuleType:
@@ -27,10 +27,11 @@ def connect(address: str, wait_s: float) -> None:
     if find_spec("ray") is None:
         raise ConfigError("target.tensor_parallel_size: more than 1 needs Ray: pip install 'tandem-serving[ray]'")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_gcs_server_request_timeout_seconds", _LOSS_TIMEOUT_S)
     if address:
         _await_cluster(address, wait_s)
         _use_token()
+    else:
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", _LOSS_TIMEOUT_S)
     ray = ray_module()
     if address:
         ray.init(address)
@@ -39,7 +40,6 @@ def connect(address: str, wait_s: float) -> None:
         "local",
         include_dashboard=False,
         object_store_memory=_STORE_BYTES,
-        _node_ip_address="127.0.0.1",
         _system_config={"prestart_worker_first_driver": False},
     )
 

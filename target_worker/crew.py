@@ -85,22 +85,28 @@ class Crew:
             raise NoRoom(f"no room in Ray after {settings.ray_wait_s:g} s: {lack}")
 
     def _launch(self) -> tuple[Berth, list[Any]]:
-        ray = ray_module()
-        size = self._settings.tensor_parallel_size
-        node_of: dict[int, str] = ray.util.placement_group_table(self._group)["bundles_to_node_id"]
-        address_of = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-        own = address_of[node_of[0]]
+        addresses = self._addresses()
+        size, own = len(addresses), addresses[0]
         store = meeting_point(own, size)
-        on_node = list(node_of.values())
-        places = [Place(rank, size, on_node.count(node_of[rank]), own, store.port) for rank in range(size)]
         gpu = self._own_gpu() if self._with_gpu else None
-        self._actors += [self._actor(Follower, rank) for rank in range(1, size)]
-        models, settings = self._config.model, self._settings
+        followers = [self._actor(Follower, rank) for rank in range(1, size)]
+        self._actors += followers
+        places = [Place(rank, size, addresses.count(addresses[rank]), own, store.port) for rank in range(size)]
+        models, settings, first_gpu = self._config.model, self._settings, 0 if self._with_gpu else None
         refs = [
-            actor.run.remote(place, models, settings, address_of[node_of[place.rank]], 0 if self._with_gpu else None)
-            for actor, place in zip(self._actors[-size + 1 :], places[1:], strict=True)
+            actor.run.remote(place, models, settings, addresses[place.rank], first_gpu)
+            for actor, place in zip(followers, places[1:], strict=True)
         ]
         return Berth(places[0], store, own, gpu), refs
+
+    def _addresses(self) -> list[str]:
+        """Of every rank's machine; the loopback address where there is only one."""
+        ray = ray_module()
+        node_of: dict[int, str] = ray.util.placement_group_table(self._group)["bundles_to_node_id"]
+        address_of = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+        if len(set(node_of.values())) == 1:
+            return ["127.0.0.1"] * len(node_of)
+        return [address_of[node_of[rank]] for rank in range(len(node_of))]
 
     def _actor(self, body: type, bundle: int) -> Any:
         ray = ray_module()
@@ -131,7 +137,7 @@ class Crew:
         ray = ray_module()
         done, _ = ray.wait(refs, num_returns=1)
         if self._closing:
-            return
+            threading.Event().wait()
         rank, reason = refs.index(done[0]) + 1, "it ended"
         try:
             ray.get(done[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 
 from tandem.config import Config, cache_folder
 from tandem.model.loading import ReadyModel
@@ -23,8 +24,10 @@ _log = logging.getLogger(__name__)
 class Parallel:
     """The group's life in this process: `open` once, `close` at the end."""
 
-    def __init__(self, config: Config, on_loss: rebuild.Rebuild) -> None:
+    def __init__(self, config: Config, on_loss: rebuild.Rebuild, on_ray: Callable[[], object]) -> None:
+        """`on_ray` is called once Ray runs, which takes the process's signals for itself."""
         self._config = config
+        self._on_ray = on_ray
         self._on_loss = on_loss
         self._crew: Crew | None = None
         self._line: Line | None = None
@@ -51,6 +54,7 @@ class Parallel:
 
     def _share(self, crew: Crew) -> Share:
         berth = crew.embark()
+        self._on_ray()
         try:
             config = self._config
             return open_share(berth.place, berth.store, berth.address, berth.gpu, config.model, config.target)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from target_worker.channel import Place, TorchChannel, go_to, join, smallest
 from target_worker.line import follow
 from target_worker.watchdog import Watchdog
 
+_PR_SET_PDEATHSIG = 1
 _log = logging.getLogger(__name__)
 
 
@@ -66,12 +70,19 @@ class Follower:
 
     def run(self, place: Place, models: ModelConfig, settings: TargetConfig, own_address: str, gpu: int | None) -> None:
         """Returns when rank 0 says stop. Raises, or ends the process, when the group has failed."""
+        _die_with_parent()
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
         share = open_share(place, go_to(place), own_address, gpu, models, settings)
         follow(share.channel, share.ready.runner, Watchdog(settings.step_timeout_s, _die))
 
     def __repr__(self) -> str:
         return "Rank"
+
+
+def _die_with_parent() -> None:
+    """Also while stopped, which Ray's own way of noticing that its raylet is gone does not cover."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _die(reason: str) -> None:

@@ -20,10 +20,10 @@ def table(report: Report) -> Table:
     limits = report.limits
     title = (
         f"{report.model}, {report.dtype}, {report.kernels}, {report.threads} threads: "
-        f"{limits.bytes_per_s / 1e9:.1f} GB/s, {limits.flops_per_s / 1e9:.0f} GFLOP/s"
+        f"{limits.bytes_per_s / 1e9:.1f} GB/s, {limits.flops_per_s / 1e9:.0f} GFLOP/s; times in ms"
     )
-    columns = ("context", "batch", "rows", "Tandem ms", "transformers ms", "ratio", "quartiles", "to 1 row", "of limit")
-    result = Table(*columns, title=title, box=box.SIMPLE_HEAD)
+    columns = ("context", "batch", "rows", "Tandem", "transformers", "ratio", "quartiles", "to 1", "limit")
+    result = Table(*columns, title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for column in result.columns:
         column.justify = "right"
     for _, group in groupby(report.points, key=lambda point: (point.context, point.batch)):
@@ -55,7 +55,7 @@ def draw(report: Report, path: Path) -> None:
         _draw_context(axis, [point for point in report.points if point.context == context])
         axis.set(title=f"{context} tokens of context", xlabel="rows per sequence", ylabel="ms", ylim=(0, None))
     axes[0][0].legend()
-    figure.suptitle(f"{report.model}, {report.dtype}, {report.threads} threads")
+    figure.suptitle(f"{report.model}, {report.dtype}, {report.threads} threads", fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import grpc
 import typer
 
+from tandem.bench.cli import bench
 from tandem.cli import chat, config, demo, generate, services, status, up
 from tandem.cli.console import complain
 from tandem.errors import TandemError
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 for command in (up.up, demo.demo, generate.generate, chat.chat, status.status, config.config):
     app.command()(command)
+app.add_typer(bench, name="bench")
 for service in (services.coordinator, services.draft_worker, services.target_worker):
     app.command(rich_help_panel="One service in this process")(service)
 

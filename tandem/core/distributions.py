@@ -92,7 +92,7 @@ def keep_largest(weights: Tensor, counts: Tensor) -> Tensor:
 def log_probabilities(scores: Tensor, emitted: Sequence[int], num_top: int) -> tuple[Logprobs, ...]:
     """Of the tokens emitted at the first rows, and of the `num_top` most likely ones beside each."""
     logs = torch.log_softmax(scores[: len(emitted)], dim=-1)
-    top, ids = logs.topk(num_top, dim=-1)
+    top, ids = logs.topk(min(num_top, logs.shape[-1]), dim=-1)
     return tuple(
         Logprobs(float(row[token]), tuple(zip(best.tolist(), values.tolist(), strict=True)))
         for row, token, best, values in zip(logs, emitted, ids, top, strict=True)

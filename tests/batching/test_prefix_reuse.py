@@ -20,7 +20,9 @@ from tandem.core.sessions import SessionTable
 from tandem.core.types import Rule
 
 COMMON = tuple((7 * index + 3) % VOCAB for index in range(21))
-WAYS = [Ask(rule=rule, pipelined=pipelined, k=k) for rule in RULES for pipelined, k in ((True, 4), (False, 4), (False, 0))]
+WAYS = [
+    Ask(rule=rule, pipelined=pipelined, k=k) for rule in RULES for pipelined, k in ((True, 4), (False, 4), (False, 0))
+]
 
 
 def beginning(first: int, rest: tuple[int, ...], way: Ask = WAYS[0], salt: str = "") -> Ask:

@@ -181,7 +181,9 @@ def test_the_answers_of_a_step_leave_in_one_message_per_stream(role: str) -> Non
         bench = Bench(scripted.target_engine if role == "target" else scripted.draft_engine)
         codec: Any = TargetCodec if role == "target" else DraftCodec
         texts = [prompt(index, 3 + index) for index in range(NUM_SESSIONS)]
-        calls = [bench.verify(i, text) if role == "target" else bench.propose(i, text, 3) for i, text in enumerate(texts)]
+        calls = [
+            bench.verify(i, text) if role == "target" else bench.propose(i, text, 3) for i, text in enumerate(texts)
+        ]
         streams, device = Streams(), Device(bench.engine)
         streams.open(device)
         halves = [messages(codec.request(calls[:8])), messages(codec.request(calls[8:]))]

@@ -41,7 +41,7 @@ def keys(n: int, row: int, purpose: Purpose) -> Sequence[int]:
     return _keys(rules.noise_key, n, row, purpose)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _keys(make: Callable[[int, int, int, Purpose], int], n: int, row: int, purpose: Purpose) -> Sequence[int]:
     return array("Q", [make(seed, 1, 10 + row, purpose) for seed in range(n)])
 

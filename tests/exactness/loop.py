@@ -15,14 +15,14 @@ from tandem.core.types import Rule
 
 CHUNK = 500
 
-IN_TURN = Way(pipelined=False)
+IN_TURN = Way(pipelined=False, max_tokens=5)
 PIPELINED = Way()
 COUPLED = Way(Rule.COUPLED)
 LOSSY = 0.2  # of all calls do not get all of their answer
 WAYS = {
-    "rejection, in turn": Way(pipelined=False, misfortune=LOSSY),
+    "rejection, in turn": Way(pipelined=False, misfortune=LOSSY, max_tokens=5),
     "rejection, pipelined": Way(misfortune=LOSSY),
-    "coupled, in turn": Way(Rule.COUPLED, pipelined=False, misfortune=LOSSY),
+    "coupled, in turn": Way(Rule.COUPLED, pipelined=False, misfortune=LOSSY, max_tokens=5),
     "coupled, pipelined": Way(Rule.COUPLED, misfortune=LOSSY),
 }
 

@@ -30,8 +30,8 @@ CHECKS: dict[str, Callable[[], None]] = {
     "loop, pipelined": partial(loop.check_in_steps, loop.PIPELINED, _STEPS),
     "loop, in turn, far draft": partial(loop.check_in_steps, loop.IN_TURN, _STEPS, laws.FAR),
     "loop, coupled": partial(loop.check_in_steps, loop.COUPLED, _STEPS),
-    "loop, obeyed": partial(loop.check_in_steps, loop.PIPELINED, (1_000,)),
-    "loop, coupled, obeyed": partial(loop.check_in_steps, loop.COUPLED, (1_000,)),
+    "loop, obeyed": partial(loop.check_in_steps, loop.PIPELINED, (500,)),
+    "loop, coupled, obeyed": partial(loop.check_in_steps, loop.COUPLED, (500,)),
     "efficiency, rejection": partial(efficiency.check, Rule.REJECTION),
     "efficiency, coupled": partial(efficiency.check, Rule.COUPLED),
 }

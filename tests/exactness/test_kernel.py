@@ -57,4 +57,4 @@ def test_greedy_accepts_up_to_the_first_token_that_differs() -> None:
 @pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.COUPLED], ids=lambda rule: rule.name)
 @pytest.mark.parametrize("name", verdicts.SAMPLINGS)
 def test_verdicts_follow_the_law_under_every_parameter(rule: Rule, name: str) -> None:
-    verdicts.check(verdicts.SAMPLINGS[name], rule, 2_000 if rule is Rule.REJECTION else 1_000)
+    verdicts.check(verdicts.SAMPLINGS[name], rule, 1_500 if rule is Rule.REJECTION else 700)

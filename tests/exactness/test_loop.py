@@ -12,7 +12,7 @@ from exactness import efficiency, loop
 from tandem.core.types import Rule
 
 # Under coupled every single text is checked (test_same_text.py); the law of its noise is checked by the kernel.
-SIZES = {Rule.REJECTION: 10_000, Rule.COUPLED: 2_500}
+SIZES = {Rule.REJECTION: 10_000, Rule.COUPLED: 1_500}
 RULES = list(SIZES)
 
 

@@ -1,0 +1,52 @@
+"""A throughput bench as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from tandem.bench.throughput import Cell, Report
+
+_COLUMNS = (
+    "at once",
+    "way",
+    "tokens/s",
+    "to 1 plain",
+    "tokens per verify",
+    "first token ms, p50",
+    "p99",
+    "per token ms, p50",
+    "p99",
+)
+
+
+def table(report: Report) -> Table:
+    title = f"{report.model}, {report.max_tokens} tokens each"
+    result = Table(*_COLUMNS, title=title, box=box.SIMPLE_HEAD)
+    for column in result.columns:
+        column.justify = "right"
+    for cell in report.cells:
+        result.add_row(*_row(report, cell))
+    return result
+
+
+def write_json(report: Report, path: Path) -> None:
+    """All numbers, times in seconds."""
+    path.write_text(json.dumps(asdict(report), ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def _row(report: Report, cell: Cell) -> tuple[str, ...]:
+    gain = report.gain(cell)
+    times = (cell.first_token_p50_s, cell.first_token_p99_s, cell.token_p50_s, cell.token_p99_s)
+    return (
+        str(cell.concurrency),
+        cell.way,
+        f"{cell.tokens_per_s:.1f}",
+        f"{gain:.2f}" if gain else "",
+        f"{cell.tokens_per_verify:.2f}",
+        *(f"{1000 * seconds:.0f}" for seconds in times),
+    )
