@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import uuid
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,10 +13,11 @@ from pathlib import Path
 from types import ModuleType
 
 from tandem.errors import ConfigError
+from target_worker.keeper import keep
 from target_worker.room import NoRoom
 
 _STORE_BYTES = 80 << 20  # nothing is passed through Ray's object store
-_LOSS_TIMEOUT_S = "5"  # Ray's agents look that long for a head that was killed, instead of 60
+_MARK = "_TANDEM_RAY"
 
 
 def ray_module() -> ModuleType:
@@ -22,26 +25,44 @@ def ray_module() -> ModuleType:
     return import_module("ray")
 
 
-def connect(address: str, wait_s: float) -> None:
-    """Joins the Ray cluster at `address`, or starts one. Raises ConfigError, or NoRoom if there is no such cluster."""
-    if find_spec("ray") is None:
-        raise ConfigError("target.tensor_parallel_size: more than 1 needs Ray: pip install 'tandem-serving[ray]'")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address:
-        _await_cluster(address, wait_s)
-        _use_token()
-    else:
-        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", _LOSS_TIMEOUT_S)
-    ray = ray_module()
-    if address:
-        ray.init(address)
-        return
-    ray.init(
-        "local",
-        include_dashboard=False,
-        object_store_memory=_STORE_BYTES,
-        _system_config={"prestart_worker_first_driver": False},
-    )
+class Cluster:
+    """A way into the Ray cluster at `address`, or into one that lives as long as this object."""
+
+    def __init__(self, address: str, wait_s: float) -> None:
+        """Raises ConfigError, or NoRoom if there is no such cluster."""
+        self._keeper: subprocess.Popen[bytes] | None = None
+        if find_spec("ray") is None:
+            raise ConfigError("target.tensor_parallel_size: more than 1 needs Ray: pip install 'tandem-serving[ray]'")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if address:
+            _join(address, wait_s)
+        else:
+            self._start()
+
+    def close(self) -> None:
+        ray_module().shutdown()
+        if self._keeper is not None:
+            self._keeper.communicate()
+
+    def _start(self) -> None:
+        mark = uuid.uuid4().hex
+        self._keeper = keep(mark)
+        os.environ[_MARK] = mark
+        try:
+            ray_module().init(
+                "local",
+                include_dashboard=False,
+                object_store_memory=_STORE_BYTES,
+                _system_config={"prestart_worker_first_driver": False},
+            )
+        finally:
+            del os.environ[_MARK]
+
+
+def _join(address: str, wait_s: float) -> None:
+    _await_cluster(address, wait_s)
+    _use_token()
+    ray_module().init(address)
 
 
 def _await_cluster(address: str, wait_s: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from tandem.config import Config
 from tandem.errors import TandemError
 from target_worker.channel import Place, meeting_point
-from target_worker.cluster import connect, ray_module
+from target_worker.cluster import Cluster, ray_module
 from target_worker.rank import Follower
 from target_worker.rebuild import Rebuild
 from target_worker.room import NoRoom, bundles, shortage
@@ -38,6 +38,7 @@ class Crew:
         self._with_gpu = config.model.device.startswith("cuda")
         self._actors: list[Any] = []
         self._group: Any = None
+        self._cluster: Cluster | None = None
         self._outcome: queue.SimpleQueue[Berth | Exception] = queue.SimpleQueue()
         # A Ray of our own is ended by the kernel together with the thread that started it: this one stays.
         self._thread = threading.Thread(target=self._run, name="crew", daemon=True)
@@ -54,15 +55,17 @@ class Crew:
         """Ends the ranks and leaves the cluster; one of our own ends."""
         ray = ray_module()
         self._closing = True
+        if self._cluster is None:
+            return
         for actor in self._actors:
             ray.kill(actor)
         if self._group is not None:
             ray.util.remove_placement_group(self._group)
-        ray.shutdown()
+        self._cluster.close()
 
     def _run(self) -> None:
         try:
-            connect(self._settings.ray_address, self._settings.ray_wait_s)
+            self._cluster = Cluster(self._settings.ray_address, self._settings.ray_wait_s)
             self._reserve()
             berth, refs = self._launch()
         except Exception as error:
@@ -81,7 +84,6 @@ class Crew:
         if not self._group.wait(settings.ray_wait_s):
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
             lack = shortage(wanted, nodes, ray.available_resources())
-            ray.util.remove_placement_group(self._group)
             raise NoRoom(f"no room in Ray after {settings.ray_wait_s:g} s: {lack}")
 
     def _launch(self) -> tuple[Berth, list[Any]]:

@@ -11,22 +11,15 @@ from rich.table import Table
 
 from tandem.bench.throughput import Cell, Report
 
-_COLUMNS = (
-    "at once",
-    "way",
-    "tokens/s",
-    "to 1 plain",
-    "tokens per verify",
-    "first token ms, p50",
-    "p99",
-    "per token ms, p50",
-    "p99",
-)
+_COLUMNS = ("clients", "way", "tokens/s", "gain", "/verify", "first ms", "p99", "token ms", "p99")
 
 
 def table(report: Report) -> Table:
     title = f"{report.model}, {report.max_tokens} tokens each"
-    result = Table(*_COLUMNS, title=title, box=box.SIMPLE_HEAD)
+    caption = (
+        "gain: to one plain client; /verify: tokens; first: time to the first token; token: time of each other one"
+    )
+    result = Table(*_COLUMNS, title=title, caption=caption, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for column in result.columns:
         column.justify = "right"
     for cell in report.cells:

@@ -75,15 +75,17 @@ def in_round(desk: Desk, leaver: Leaver) -> bool:
     return len(leaver.chunks) > 1 and runs(desk, leaver) is not None
 
 
+def holds(desk: Desk, leaver: Leaver) -> bool:
+    return leaver.holds.is_set()
+
+
 STAGES = {
     "queued for a slot": Stage(lambda desk, _: desk.service._admission.num_waiting > 0, {"max_running": 1}),
     "waiting for memory": Stage(lambda desk, _: desk.pool._patience.memory_turn.locked(), num_blocks=33, prompt_len=64),
     "prefill": Stage(in_prefill, max_step_tokens=8, prompt_len=60),
     "mid-round": Stage(in_round),
-    "between verify and write": Stage(
-        lambda _, leaver: leaver.holds.is_set(), num_chunks=lambda rng: rng.randrange(1, 5)
-    ),
-    "last token": Stage(lambda _, leaver: leaver.holds.is_set()),
+    "between verify and write": Stage(holds, num_chunks=lambda rng: rng.randrange(1, 5)),
+    "last token": Stage(holds),
 }
 
 

@@ -1,4 +1,4 @@
-"""`tandem bench throughput` against a coordinator that counts: what it asks for, how many at once, what it makes of it."""
+"""`tandem bench throughput` against a coordinator that counts: what is asked, how many at once, what comes of it."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ MUTANTS = [
     # the test
     Mutant("accept all", rows.accept_all, "kernel, n = 20,000"),
     Mutant("inverted ratio", rows.inverted_ratio, "kernel, n = 20,000"),
-    Mutant("ratio 1.10 times too generous", partial(rows.generous, 1.10), "kernel"),
-    Mutant("ratio 1.05 times too generous", partial(rows.generous, 1.05), "kernel"),
+    Mutant("ratio 1.10 times too generous", partial(rows.generous, 1.10), "kernel, n = 100,000"),
+    Mutant("ratio 1.05 times too generous", partial(rows.generous, 1.05), "kernel, n = 100,000"),
     Mutant("ratio 1.02 times too generous", partial(rows.generous, 1.02), "kernel"),
     Mutant("typical acceptance", rows.typical, "kernel, n = 20,000"),
     Mutant("ratio 1 + 1e-9 times too generous", partial(rows.generous, 1 + 1e-9), "algebra"),
@@ -84,7 +84,7 @@ MUTANTS = [
     Mutant("top-p without the token that crosses", rows.short_nucleus, "processing"),
     # noise
     Mutant("noise shared by positions", noise.shared_by_positions, "loop, in turn"),
-    Mutant("noise shared by accept and residual", noise.shared_by_accept_and_residual, "loop, in turn"),
+    Mutant("noise shared by accept and residual", noise.shared_by_accept_and_residual, "kernel, n = 100,000"),
     Mutant("noise shared by draft and accept", noise.shared_by_draft_and_accept, "loop, in turn"),
     Mutant("noise shared by draft and residual", noise.shared_by_draft_and_residual, "kernel, n = 100,000"),
     Mutant("coupled noise shared by positions", noise.shared_by_positions, "loop, coupled"),

@@ -12,8 +12,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tandem.bench import forward_report, limits
-from tandem.bench.cli import bench
 from tandem.bench.forward import Point, Report, run
+from tandem.cli.app import app
 
 MakeFolder = Callable[..., Path]
 
@@ -59,8 +59,8 @@ def test_a_picture_where_matplotlib_is_there(report: Report, tmp_path: Path) -> 
 
 def test_the_command(make_folder: MakeFolder, tmp_path: Path) -> None:
     threads = str(torch.get_num_threads())
-    args = ["forward", str(make_folder("qwen2")), "--quick", "--repeats", "2", "--threads", threads]
-    result = CliRunner().invoke(bench, [*args, "--out", str(tmp_path)], catch_exceptions=False)
+    args = ["bench", "forward", str(make_folder("qwen2")), "--quick", "--repeats", "2", "--threads", threads]
+    result = CliRunner().invoke(app, [*args, "--out", str(tmp_path)], catch_exceptions=False)
     assert result.exit_code == 0
     assert "lean-" in result.stdout
     assert json.loads((tmp_path / "forward.json").read_text())["threads"] == int(threads)
