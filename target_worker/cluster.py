@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import uuid
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,7 +16,6 @@ from target_worker.keeper import keep
 from target_worker.room import NoRoom
 
 _STORE_BYTES = 80 << 20  # nothing is passed through Ray's object store
-_MARK = "_TANDEM_RAY"
 
 
 def ray_module() -> ModuleType:
@@ -45,18 +43,13 @@ class Cluster:
             self._keeper.communicate()
 
     def _start(self) -> None:
-        mark = uuid.uuid4().hex
-        self._keeper = keep(mark)
-        os.environ[_MARK] = mark
-        try:
-            ray_module().init(
-                "local",
-                include_dashboard=False,
-                object_store_memory=_STORE_BYTES,
-                _system_config={"prestart_worker_first_driver": False},
-            )
-        finally:
-            del os.environ[_MARK]
+        ray_module().init(
+            "local",
+            include_dashboard=False,
+            object_store_memory=_STORE_BYTES,
+            _system_config={"prestart_worker_first_driver": False},
+        )
+        self._keeper = keep(os.getpid())
 
 
 def _join(address: str, wait_s: float) -> None:

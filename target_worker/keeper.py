@@ -1,7 +1,7 @@
-"""python keeper.py PID MARK: when standard input ends, kills every process with MARK in its environment, except PID.
+"""python keeper.py PID:START...: when standard input ends, kills these processes, if they are still the same.
 
-A Ray of our own must not outlive the worker, however that ended. Ray sees to most of it by itself; its agents stay for
-another minute, and 180 MB.
+A Ray of our own must not outlive the worker, however that ended. Ray sees to most of it by itself; its agents would
+stay for another minute, with 180 MB.
 """
 
 from __future__ import annotations
@@ -10,37 +10,42 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 
-_LIMIT_S = 10.0
 
-
-def keep(mark: str) -> subprocess.Popen[bytes]:
-    """Starts a keeper for this process. It acts when its standard input is closed, or when this process is gone."""
-    command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), mark]
+def keep(parent: int) -> subprocess.Popen[bytes]:
+    """Starts a keeper of all that `parent` has started; it acts when its standard input ends, as it does with us."""
+    started = [f"{pid}:{_stat(pid)[1]}" for pid in descendants(parent)]
+    command = [sys.executable, "-I", "-S", __file__, *started]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
-def marked(mark: str, spared: int) -> list[int]:
-    """The processes to kill."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError), open(f"/proc/{name}/environ", "rb") as environment:
-            if mark.encode() in environment.read() and int(name) != spared:
-                found.append(int(name))
+def descendants(parent: int) -> list[int]:
+    """Children, their children and so on."""
+    parent_of = {pid: _stat(pid)[0] for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
+    found: list[int] = []
+    newest = [parent]
+    while newest:
+        newest = [pid for pid, above in parent_of.items() if above in newest]
+        found += newest
     return found
 
 
-def main(spared: str, mark: str) -> None:
+def _stat(pid: int) -> tuple[int, str]:
+    """Parent, and when it started; (0, "") of a process that is gone."""
+    with suppress(OSError), open(f"/proc/{pid}/stat") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+        return int(fields[1]), fields[19]
+    return 0, ""
+
+
+def main(started: list[str]) -> None:
     sys.stdin.buffer.read()
-    deadline = time.monotonic() + _LIMIT_S
-    while (pids := marked(mark, int(spared))) and time.monotonic() < deadline:
-        for pid in pids:
+    for pid, _, start in (each.partition(":") for each in started):
+        if start and _stat(int(pid))[1] == start:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.1)
+                os.kill(int(pid), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

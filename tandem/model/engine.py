@@ -70,6 +70,7 @@ class _Running:
     call: Call
     job: Job
     received_ns: int
+    num_rows: int  # that its job had to feed when it last began or went on
     started_ns: int | None = None
     compute_ns: int = 0
 
@@ -148,7 +149,13 @@ class Engine:
         self.table.expire(self._now())
         self._expire()
         running = list(self._running.values())
-        rows = share_step([len(run.job.pending) for run in running], self._max_step_tokens, _LONG)
+        rows = share_step(
+            [len(run.job.pending) for run in running],
+            self._max_step_tokens,
+            _LONG,
+            sizes=[run.num_rows for run in running],
+            tails=[run.job.num_logits for run in running],
+        )
         shares = [(run, count) for run, count in zip(running, rows, strict=True) if count or not run.job.pending]
         if shares:
             self._step(shares)
@@ -177,7 +184,7 @@ class Engine:
             if victim.running:
                 self._finish(self._running[victim.session_id], Refusal(RefusalReason.PREEMPTED, "for an older session"))
         job = self._open_job(session, item, admitted.keep)
-        self._running[session.session_id] = _Running(session, item.call, job, self._clock_ns())
+        self._running[session.session_id] = _Running(session, item.call, job, self._clock_ns(), len(job.pending))
         session.running = True
 
     def _supersede(self, call: Call) -> None:
@@ -249,6 +256,7 @@ class Engine:
         if run.job.done or isinstance(body, Refusal):
             self._finish(run, body)
         else:
+            run.num_rows = len(run.job.pending)
             self._answer(run, body)
 
     def _finish(self, run: _Running, body: Verdict | Drafted | Refusal) -> None:

@@ -57,7 +57,9 @@ class Bench:
 
 
 def prompt(index: int, length: int) -> list[int]:
-    return [(index * 7 + position * 5 + 3) % V for position in range(length)]
+    """No two of them share a block."""
+    digits = [index % V, index // V % V, index // V**2 % V]
+    return [*digits, *((index + position * 5) % V for position in range(length))][:length]
 
 
 def own_token(reply: Reply) -> int:
@@ -132,6 +134,33 @@ def test_prompts_are_prefilled_in_chunks_beside_those_who_decode(max_step_tokens
         assert bench.model.plans[-1].num_rows <= max_step_tokens
     assert num_steps == -(-141 // (max_step_tokens - len(decoding))), "a row was left unused"
     assert finished == {100: greedy(TRUTH, long[0], 1)[0], 101: greedy(TRUTH, long[1], 1)[0]}
+
+
+@pytest.mark.parametrize("max_step_tokens", [1, 3, 5, 8, 13])
+def test_a_block_is_judged_alike_wherever_a_step_ends(max_step_tokens: int) -> None:
+    """The rows that give a verdict's logits are fed in one step; a step that has no room for them leaves them all."""
+    for length in range(1, 30):
+        bench, text = Bench(max_step_tokens=max_step_tokens), prompt(length, length)
+        right = greedy(TRUTH, text, 5)
+        blocks = [right[:4], [*right[:2], (right[2] + 1) % V, 0], [], [(right[0] + 1) % V]]
+        for index, block in enumerate(blocks):
+            bench.receive([bench.verify(index, text, block)])
+        verdicts: dict[int, Verdict] = {}
+        for _ in range(400):
+            for reply in bench.step():
+                assert isinstance(reply.body, Verdict), reply
+                verdicts[int.from_bytes(reply.session_id, "big")] = reply.body
+            if not bench.engine.busy:
+                break
+        assert [(verdicts[i].num_accepted, verdicts[i].next_token) for i in range(4)] == [
+            (4, right[4]),
+            (2, right[2]),
+            (0, right[0]),
+            (0, right[0]),
+        ]
+        assert all(plan.num_rows <= max(max_step_tokens, 5) for plan in bench.model.plans)
+        sequences = [sequence for plan in bench.model.plans for sequence in plan.sequences]
+        assert all(sequence.num_logits <= len(sequence.tokens) for sequence in sequences)
 
 
 def test_sixteen_proposals_take_as_many_forwards_as_one() -> None:
