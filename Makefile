@@ -7,13 +7,18 @@ INSTALLED := $(VENV)/.installed
 PACKAGES := coordinator draft_worker target_worker tandem
 PROTOS := $(wildcard protos/tandem/v1/*.proto)
 
-.PHONY: demo test lint protos up clean
+.PHONY: demo test test-cluster lint protos up clean
 
 demo: $(INSTALLED)
 	$(BIN)/tandem demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not ray"
+
+# Groups of ranks on Ray. A test of these that is skipped fails.
+test-cluster: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --editable '.[ray]'
+	$(BIN)/python -m pytest -m ray tests/cluster
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check $(PACKAGES) tests

@@ -22,6 +22,7 @@ from tandem.model.resolve import resolve
 from tandem.supervisor import POLL_S, READY, Report, Service, Supervisor
 from tandem.v1 import coordinator_pb2 as pb
 
+_CLOSE_S = (2.0, 10.0)  # what services need to end after `drain_s`: without ranks in Ray, and with
 PAIRING_S = 60.0  # longest wait for the coordinator to say whether it uses the draft
 COORDINATOR, DRAFT, TARGET = "coordinator", "draft worker", "target worker"
 
@@ -41,7 +42,7 @@ def launched(config: Config) -> Iterator[Supervisor]:
     with _run_folder() as folder:
         config_path = folder / "config.yaml"
         config_path.write_text(as_yaml(config))
-        grace_s = config.rpc.drain_s + 2  # they end by themselves after the first part of it
+        grace_s = config.rpc.drain_s + _CLOSE_S[config.target.tensor_parallel_size > 1]
         with Supervisor(services(config, config_path), folder, service_environment(), grace_s) as supervisor:
             with phases(err) as report:
                 _bring_up(supervisor, config, report)

@@ -18,6 +18,7 @@ Target = Annotated[str | None, typer.Option(metavar="NAME", help="Model folder, 
 Draft = Annotated[str | None, typer.Option(metavar="NAME", help=f"The same, a folder of layers, or {PROMPT_LOOKUP}.")]
 NoDraft = Annotated[bool, typer.Option("--no-draft", help="Decode without a draft worker.")]
 Threads = Annotated[int | None, typer.Option(min=0, metavar="N", help="0: its share of the cores.")]
+Ranks = Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks that share the target; above 1 on Ray.")]
 Port = Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT", help="0: any free one.")]
 
 
@@ -28,6 +29,7 @@ def up(
     config: ConfigFile = None,
     target_threads: Threads = None,
     draft_threads: Threads = None,
+    tensor_parallel: Ranks = None,
     port: Port = None,
     target_port: Port = None,
     draft_port: Port = None,
@@ -36,7 +38,7 @@ def up(
     flags = {
         "model": _given(target=target, draft=draft),
         "coordinator": _given(port=port),
-        "target": _given(port=target_port, threads=target_threads),
+        "target": _given(port=target_port, threads=target_threads, tensor_parallel_size=tensor_parallel),
         "draft": _given(port=draft_port, threads=draft_threads),
     }
     settings = local_config(config, flags, with_draft=not no_draft, num_cores=available_cores())

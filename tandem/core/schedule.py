@@ -16,7 +16,7 @@ def share_step(
 
     `sizes`: rows each had to feed at first, if some are fed already. Calls with fewer than `long_from` (decoding,
     verifying) go first; prompts fill up what is left, in the order they came, cut into chunks. `tails`: rows at the end
-    of each that go together, since their logits do. At least one call always gets rows, if need be more than `max_rows`.
+    of each that go together, since their logits do. One call always gets rows, if need be more than `max_rows`.
     """
     sizes, tails = sizes or pending, tails or [1] * len(pending)
     shares = [0] * len(pending)
