@@ -11,6 +11,7 @@ from tandem.config import Config, cache_folder
 from tandem.model.loading import ReadyModel
 from tandem.model.resolve import resolve
 from target_worker import rebuild
+from target_worker.channel import leave
 from target_worker.crew import Crew
 from target_worker.group import Group
 from target_worker.line import Line
@@ -67,3 +68,4 @@ class Parallel:
             self._line.close()
         if self._crew is not None:
             self._crew.close()
+        leave()

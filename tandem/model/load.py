@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import GenerationConfig, PretrainedConfig
+from transformers.distributed.configuration_utils import DistributedConfig
 
 from tandem.errors import ModelError
 from tandem.model.attention import ATTENTION
@@ -92,8 +94,14 @@ def _load_module(folders: list[Path], dtype: torch.dtype, tensor_parallel_size: 
     _refuse_unfit(read_config(folders[-1]))
     if len(folders) == 2:
         return assemble(folders[0], folders[1], dtype, ATTENTION)
-    plan = "auto" if tensor_parallel_size > 1 else None
-    return read_model(folders[0], dtype=dtype, attn_implementation=ATTENTION, use_safetensors=True, tp_plan=plan), None
+    options = {"dtype": dtype, "attn_implementation": ATTENTION, "use_safetensors": True}
+    if tensor_parallel_size == 1:
+        return read_model(folders[0], **options), None
+    sharing = DistributedConfig(tp_size=tensor_parallel_size, tp_plan="auto")
+    module = read_model(folders[0], **options, distributed_config=sharing)
+    if not any(isinstance(parameter, DTensor) for parameter in module.parameters()):
+        raise ModelError(f"{type(module).__name__} has no plan by which ranks could share it")
+    return module, None
 
 
 def _refuse_unfit(config: PretrainedConfig) -> None:

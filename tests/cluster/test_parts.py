@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from harness.tiny import tiny_folder
+from harness.tiny import tiny_folder, tiny_model
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -166,9 +166,12 @@ def test_one_rank_needs_no_ray() -> None:
 
 RANKS = """
 import sys
+from pathlib import Path
+import torch
+from tandem.model.load import load_model
 from tandem.core.plan import SequencePlan, StepPlan
 from target_worker import wire
-from target_worker.channel import Place, go_to, join, meeting_point, smallest
+from target_worker.channel import Place, go_to, join, leave, smallest
 rank, port = int(sys.argv[1]), int(sys.argv[2])
 store = go_to(Place(rank, 2, 2, "127.0.0.1", port))
 channel = join(Place(rank, 2, 2, "127.0.0.1", port), store, "cpu", "127.0.0.1", 20.0)
@@ -180,11 +183,15 @@ for plan in plans:
     else:
         assert wire.decode(channel.receive()) == plan
     channel.confirm()
+model = load_model(Path(sys.argv[3]), torch.float64, "cpu", tensor_parallel_size=2)
+assert model.kv_bytes_per_token == int(sys.argv[4]) // 2
+leave()
 """
 
 
-def test_plans_of_any_length_between_processes() -> None:
+def test_two_processes_share_a_model_and_plans_of_any_length() -> None:
     store = meeting_point("127.0.0.1", 2)
-    ranks = [subprocess.Popen([sys.executable, "-c", RANKS, str(rank), str(store.port)]) for rank in range(2)]
+    options = [str(store.port), str(tiny_folder("target")), str(tiny_model("target").kv_bytes_per_token)]
+    ranks = [subprocess.Popen([sys.executable, "-c", RANKS, str(rank), *options]) for rank in range(2)]
     assert [rank.wait(60) for rank in ranks] == [0, 0]
     assert FRAME == 512  # the lengths above stand around it

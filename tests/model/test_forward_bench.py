@@ -52,7 +52,6 @@ def test_a_table_and_every_single_time(report: Report, tmp_path: Path) -> None:
 
 
 def test_a_picture_where_matplotlib_is_there(report: Report, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     forward_report.draw(report, tmp_path / "forward.png")
     assert (tmp_path / "forward.png").read_bytes().startswith(b"\x89PNG")
 

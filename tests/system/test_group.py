@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from harness.generation import tiny_engine
@@ -35,8 +37,11 @@ class ThreadFollower:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def send(self, plan: StepPlan) -> None:
+    @contextmanager
+    def step(self, plan: StepPlan) -> Iterator[None]:
+        """The rank runs `plan` while the leader does."""
         self._plans.put(plan)
+        yield
 
     def stop(self) -> None:
         self._plans.put(None)
@@ -76,7 +81,7 @@ def test_both_ranks_see_the_same_plans_in_order_and_compute_the_same() -> None:
     leader, follower = Recording(Runner(model, 64, 8)), ThreadFollower(Runner(model, 64, 8))
     verifier = Verifier(256, 256, 256, model.context_length)
     table = SessionTable(BlockPool(64, 8))
-    engine = Engine(Group(leader, [follower]), table, verifier.open_job, max_step_tokens=16, clock_ns=lambda: 0)
+    engine = Engine(Group(leader, follower), table, verifier.open_job, max_step_tokens=16, clock_ns=lambda: 0)
     texts = [list(b"hello"), list(b"a rather longer prompt than that"), list(b"x")]
     for number in range(1, 9):
         for session, text in enumerate(texts):
@@ -94,7 +99,7 @@ def test_both_ranks_see_the_same_plans_in_order_and_compute_the_same() -> None:
 def test_the_text_of_two_ranks_is_that_of_one() -> None:
     leader, follower = ScriptedModel(TRUTH, 64), ThreadFollower(ScriptedModel(TRUTH, 64))
     table = SessionTable(BlockPool(64, BLOCK_SIZE))
-    engine = Engine(Group(leader, [follower]), table, Verifier(V, V, V, 512).open_job, 512, lambda: 0)
+    engine = Engine(Group(leader, follower), table, Verifier(V, V, V, 512).open_job, 512, lambda: 0)
     text = [1, 2]
     for number in range(1, 20):
         engine.receive("s", [verify(1, number, text, [0, 0])])
