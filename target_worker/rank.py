@@ -43,7 +43,7 @@ def open_share(
         torch.cuda.set_device(gpu)
     threads = max(1, (settings.threads or os.cpu_count() or 1) // place.num_here)
     channel = join(place, store, models.device, own_address, settings.step_timeout_s)
-    _log.info("rank %d of %d is process %d on %s", place.rank, place.size, os.getpid(), own_address)
+    _introduce(place, store, f"process {os.getpid()} on {own_address}")
     sharing = place.num_here if gpu is None and not settings.kv_tokens else 1  # of one machine's memory
     ready = open_model(
         models.target,
@@ -53,6 +53,14 @@ def open_share(
         agree=lambda num_tokens: smallest(num_tokens // sharing),
     )
     return Share(ready, channel)
+
+
+def _introduce(place: Place, store: Any, who: str) -> None:
+    """Has rank 0's log name the process of every rank."""
+    store.set(f"rank {place.rank}", who)
+    if place.rank == 0:
+        for rank in range(place.size):
+            _log.info("rank %d of %d is %s", rank, place.size, store.get(f"rank {rank}").decode())
 
 
 def check_degree(folder: Path, size: int) -> None:
