@@ -42,7 +42,8 @@ def open_share(
         models = models.model_copy(update={"device": f"cuda:{gpu}"})
         torch.cuda.set_device(gpu)
     threads = max(1, (settings.threads or os.cpu_count() or 1) // place.num_here)
-    channel = join(place, store, models.device, own_address, settings.step_timeout_s)
+    # Twice: a rank's own timer comes first, and ends the process without what torch does with a collective that failed.
+    channel = join(place, store, models.device, own_address, 2 * settings.step_timeout_s)
     _introduce(place, store, f"process {os.getpid()} on {own_address}")
     sharing = place.num_here if gpu is None and not settings.kv_tokens else 1  # of one machine's memory
     ready = open_model(

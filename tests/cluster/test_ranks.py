@@ -95,7 +95,7 @@ class Group:
             await asyncio.to_thread(self.worker.kill)
             self.worker.start()
         elif rank == 0:
-            await asyncio.sleep(1.5 * STEP_TIMEOUT_S)
+            await asyncio.sleep(2.5 * STEP_TIMEOUT_S)  # until the other rank has given up
             os.kill(self.worker.pid, signal.SIGCONT)
         await asyncio.to_thread(self.worker.wait_started, self.num_starts)
         if (rank, number) != (0, signal.SIGKILL):
