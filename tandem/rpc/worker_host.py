@@ -54,12 +54,14 @@ async def serve_worker(
     worker_pb2_grpc.add_WorkerServicer_to_server(servicer, server.grpc)
     await server.start(settings.host, settings.port)
     _log.info("listening on %s:%d, loading", settings.host, server.port)
-    loaded = await load_or_stop(load, stopped)
-    if loaded is not None:
-        registry = WorkerMetrics(loaded.engine, role).registry
-        with metrics_served(registry, settings.host, settings.metrics_port):
-            await _run(loaded, streams, servicer, server, stopped, config.rpc.drain_s)
-    await server.stop(config.rpc.drain_s)
+    try:
+        loaded = await load_or_stop(load, stopped)
+        if loaded is not None:
+            registry = WorkerMetrics(loaded.engine, role).registry
+            with metrics_served(registry, settings.host, settings.metrics_port):
+                await _run(loaded, streams, servicer, server, stopped, config.rpc.drain_s)
+    finally:
+        await server.stop(config.rpc.drain_s)
 
 
 async def _run(
