@@ -9,10 +9,10 @@ import torch
 
 from tandem.core.plan import StepPlan
 from tandem.model.engine import Forward
-from target_worker.line import finish
+from target_worker.broadcast import synchronized
 
 
-class Others(Protocol):
+class Broadcast(Protocol):
     """The way to the other ranks."""
 
     def step(self, plan: StepPlan) -> AbstractContextManager[None]:
@@ -23,13 +23,13 @@ class Others(Protocol):
 class Group:
     """Rank 0's model, alone or with others. The ranks meet in the model's own collectives, not here."""
 
-    def __init__(self, leader: Forward, others: Others | None = None) -> None:
-        self._leader = leader
-        self._others = others
+    def __init__(self, model: Forward, broadcast: Broadcast | None = None) -> None:
+        self._model = model
+        self._broadcast = broadcast
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """Runs `plan` on every rank; rank 0's logits [sum of num_logits, head rows]."""
-        if self._others is None:
-            return self._leader.forward(plan)
-        with self._others.step(plan):
-            return finish(self._leader.forward(plan))
+        if self._broadcast is None:
+            return self._model.forward(plan)
+        with self._broadcast.step(plan):
+            return synchronized(self._model.forward(plan))

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import NoReturn, Protocol
 
 MAX_ATTEMPTS = 5  # in a row without becoming ready
-_COUNT = "_TANDEM_REBUILDS"
+_ATTEMPTS = "_TANDEM_REBUILDS"
 _log = logging.getLogger(__name__)
 
 
@@ -47,15 +47,15 @@ class Rebuild:
         os._exit(1)
 
     def _leave(self, reason: str) -> None:
-        num_attempts = int(os.environ.get(_COUNT, "0")) + 1
+        num_attempts = int(os.environ.get(_ATTEMPTS, "0")) + 1
         if self._stopped.is_set() or num_attempts > MAX_ATTEMPTS:
             self.give_up(f"the group of ranks is lost: {reason}")
         _log.error("the group of ranks is lost, it is built anew: %s", reason)
-        os.environ[_COUNT] = str(num_attempts)
-        become_new()
+        os.environ[_ATTEMPTS] = str(num_attempts)
+        replace_process()
 
 
-def become_new() -> NoReturn:
+def replace_process() -> NoReturn:
     """This process, from its first line on."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -66,13 +66,13 @@ def become_new() -> NoReturn:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def ready() -> None:
+def reset_attempts() -> None:
     """Says that this attempt has led to a worker that serves."""
-    os.environ.pop(_COUNT, None)
+    os.environ.pop(_ATTEMPTS, None)
 
 
-def bury() -> None:
+def reap_children() -> None:
     """Waits for the processes of the group before, which are this process's children and nobody else's."""
     with suppress(ChildProcessError):
-        while _COUNT in os.environ and os.waitpid(-1, os.WNOHANG)[0]:
+        while _ATTEMPTS in os.environ and os.waitpid(-1, os.WNOHANG)[0]:
             pass

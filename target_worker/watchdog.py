@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 
 class Watchdog:
-    """Calls `bark` on a thread of its own once something guarded has taken more than `limit_s`."""
+    """Calls `on_timeout` on a thread of its own once something guarded has taken more than `limit_s`."""
 
-    def __init__(self, limit_s: float, bark: Callable[[str], object]) -> None:
+    def __init__(self, limit_s: float, on_timeout: Callable[[str], object]) -> None:
         self._limit_s = limit_s
-        self._bark = bark
+        self._on_timeout = on_timeout
         self._since: float | None = None
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
@@ -34,5 +34,5 @@ class Watchdog:
         while not self._closed.wait(self._limit_s / 10):
             since = self._since
             if since is not None and time.monotonic() - since > self._limit_s:
-                self._bark(f"a step took more than {self._limit_s:g} s")
+                self._on_timeout(f"a step took more than {self._limit_s:g} s")
                 return

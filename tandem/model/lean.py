@@ -1,7 +1,8 @@
 """A decoder of our own for models built like Llama: the same logits as transformers' module, in less time.
 
 It takes the weights of a loaded module: query, key and value projections become one product, gate and up another, and
-everything that is the same for all layers is computed once a step. What it does not know runs through transformers.
+everything that is the same for all layers is computed once a step. Where ranks share the module, each has its heads and
+its part of every product. What it does not know runs through transformers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM,
 from transformers.modeling_outputs import CausalLMOutput
 
 from tandem.model.attention import Scores, Step, attend_rows
-from tandem.model.lean_linear import Linear, fuse, kernels
+from tandem.model.lean_linear import Linear, fuse, fuse_and_join, fuse_and_sum, kernels
+from tandem.model.sharded import local
 
 FITTING = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 Norm = Callable[[Tensor], Tensor]
@@ -38,7 +40,7 @@ class LeanDecoder(nn.Module):
             self.layers.append(_take_layer(inner.layers[index], module.config))
             inner.layers[index] = nn.Identity()  # so that never more than one layer is held twice
         self._norm = _norm(inner.norm)
-        self._head = fuse([module.lm_head])
+        self._head = fuse_and_join(module.lm_head)
         self.eval()
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -102,18 +104,18 @@ def _take_layer(layer: Any, config: Any) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     return _Layer(
         index=attention.layer_idx,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
+        num_heads=_num_heads(attention.q_proj, attention),
+        num_kv_heads=_num_heads(attention.k_proj, attention),
         window=_window(attention, config),
         scores=Scores(attention.scaling, None, None),
         norm_before=_norm(layer.input_layernorm),
         qkv=fuse([attention.q_proj, attention.k_proj, attention.v_proj]),
-        norm_heads=_norm_heads(attention, config) if hasattr(attention, "q_norm") else None,
-        out=fuse([attention.o_proj]),
+        norm_heads=_norm_heads(attention) if hasattr(attention, "q_norm") else None,
+        out=fuse_and_sum(attention.o_proj),
         norm_between=_norm(layer.post_attention_layernorm),
         gate_up=fuse([mlp.gate_proj, mlp.up_proj]),
         activation=mlp.act_fn,
-        down=fuse([mlp.down_proj]),
+        down=fuse_and_sum(mlp.down_proj),
     )
 
 
@@ -126,17 +128,22 @@ def _window(attention: Any, config: Any) -> int | None:
 
 
 def _norm(module: Any) -> Norm:
-    weight, eps = module.weight, module.variance_epsilon
+    weight, eps = local(module.weight), module.variance_epsilon
     if weight.dtype == torch.float64:  # transformers squares in float32 whatever the dtype: so does its twin here
         return lambda x: weight * _rms_norm_in_float32(x, eps)
     return lambda x: rms_norm(x, weight.shape, weight, eps)
 
 
-def _norm_heads(attention: Any, config: Any) -> Norm:
+def _num_heads(projection: Any, attention: Any) -> int:
+    """That this rank has."""
+    return len(local(projection.weight)) // int(attention.head_dim)
+
+
+def _norm_heads(attention: Any) -> Norm:
     """The norms of query and key heads as one, with a weight for each head: [num_heads + num_kv_heads, head_dim]."""
-    counts = (config.num_attention_heads, config.num_key_value_heads)
+    counts = (_num_heads(projection, attention) for projection in (attention.q_proj, attention.k_proj))
     norms = (attention.q_norm, attention.k_norm)
-    weight = torch.cat([norm.weight.expand(count, -1) for norm, count in zip(norms, counts, strict=True)])
+    weight = torch.cat([local(norm.weight).expand(count, -1) for norm, count in zip(norms, counts, strict=True)])
     eps = attention.q_norm.variance_epsilon
     if weight.dtype == torch.float64:
         return lambda x: weight * _rms_norm_in_float32(x, eps)

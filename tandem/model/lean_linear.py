@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from tandem.model.sharded import is_shared, join_over_ranks, local, sum_over_ranks
+
 Linear = Callable[[Tensor], Tensor]  # [rows, in] to [rows, out]
 
 # Any: neither namespace is typed.
@@ -26,7 +28,7 @@ _TRIED_ROWS = (1, 2, 3, 5, 6, 9, 16, 17, 33, 127, 128, 129, 300)
 
 
 def kernels(dtype: torch.dtype, device: torch.device) -> str:
-    """Which products `fuse` makes there: "mkl-fp32", "mkldnn-fp32" or "linear"; they differ in the last bits."""
+    """Which products are made there: "mkl-fp32", "mkldnn-fp32" or "linear"; they differ in the last bits."""
     if dtype != torch.float32 or device.type != "cpu":
         return "linear"
     if torch.backends.mkl.is_available() and mkl_packs_for_any_rows():
@@ -35,10 +37,36 @@ def kernels(dtype: torch.dtype, device: torch.device) -> str:
 
 
 def fuse(parts: Sequence[nn.Linear]) -> Linear:
-    """One linear whose outputs are those of `parts`, one after another. Biases that are missing are zeros."""
-    weight: Tensor = parts[0].weight if len(parts) == 1 else torch.cat(tuple(part.weight for part in parts))
-    biases = tuple(part.weight.new_zeros(len(part.weight)) if part.bias is None else part.bias for part in parts)
-    bias = None if all(part.bias is None for part in parts) else torch.cat(biases)
+    """One linear whose outputs are those of `parts`, one after another; of shared ones, this rank's."""
+    weights = [local(part.weight) for part in parts]
+    bias = None if all(part.bias is None for part in parts) else torch.cat([_bias(part) for part in parts])
+    return _linear(weights[0] if len(weights) == 1 else torch.cat(weights), bias)
+
+
+def fuse_and_sum(part: nn.Linear) -> Linear:
+    """`part`; where ranks share its inputs, their products are summed before the bias, which all have, is added."""
+    if not is_shared(part):
+        return fuse([part])
+    product = _linear(local(part.weight), None)
+    if part.bias is None:
+        return lambda x: sum_over_ranks(product(x))
+    bias = local(part.bias)
+    return lambda x: sum_over_ranks(product(x)) + bias
+
+
+def fuse_and_join(part: nn.Linear) -> Linear:
+    """`part`; where ranks share its outputs, those of all ranks."""
+    product, width = fuse([part]), part.weight.shape[0]
+    return (lambda x: join_over_ranks(product(x), width)) if is_shared(part) else product
+
+
+def _bias(part: nn.Linear) -> Tensor:
+    """Zeros where it is missing."""
+    weight = local(part.weight)
+    return weight.new_zeros(len(weight)) if part.bias is None else local(part.bias)
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> Linear:
     match kernels(weight.dtype, weight.device):
         case "mkl-fp32":
             return _mkl_linear(weight, bias)

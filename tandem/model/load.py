@@ -21,6 +21,7 @@ from tandem.model.lean import LeanDecoder, fits
 from tandem.model.loaded import LoadedModel
 from tandem.model.pretrained import read_config, read_model
 from tandem.model.probe import Findings, agree, probe
+from tandem.model.simulated import load_simulated, read_simulation
 from tandem.model.tokenizer import load_tokenizer, pieces, vocabulary_hash
 
 ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention"})
@@ -40,10 +41,12 @@ def load_model(
     """Loads a model folder; one of draft layers takes embeddings, head and tokenizer from `target_folder`.
 
     With `tensor_parallel_size` above 1 every rank calls this, inside an initialised process group. `lean`: models that
-    a LeanDecoder fits run on one, unless they are shared by ranks.
+    a LeanDecoder fits run on one.
     Raises ModelError naming the folder where files are missing or corrupt, where the weights do not fit the
     configuration, or where the architecture keeps state that is no KV.
     """
+    if simulation := read_simulation(folder):
+        return load_simulated(folder, name, simulation)
     folders = _folders(folder, target_folder)
     with _blaming(folder):
         module, row_ids = _load_module(folders, dtype, tensor_parallel_size)
@@ -51,7 +54,7 @@ def load_model(
         config: PretrainedConfig = module.config
         found = probe(module, _text_config(config).num_hidden_layers)
         kernels = "transformers"
-        if lean and tensor_parallel_size == 1 and fits(module):
+        if lean and fits(module):
             module = _lean(module, found)
             kernels = module.kernels
         tokenizer = load_tokenizer(folders[-1])
@@ -63,7 +66,7 @@ def load_model(
             dtype=dtype,
             device=device,
             context_length=_context_length(config),
-            end_token_ids=_end_token_ids(folders[-1], config, tokenizer.eos_token_id),
+            end_token_ids=end_token_ids(folders[-1], config, tokenizer.eos_token_id),
             head_width=found.head_width,
             num_pieces=len(vocabulary),
             vocabulary_hash=vocabulary_hash(vocabulary),
@@ -121,7 +124,7 @@ def _context_length(config: PretrainedConfig) -> int:
     return getattr(_text_config(config), "max_position_embeddings", None) or DEFAULT_CONTEXT_LENGTH
 
 
-def _end_token_ids(folder: Path, config: PretrainedConfig, of_tokenizer: int | None) -> frozenset[int]:
+def end_token_ids(folder: Path, config: PretrainedConfig, of_tokenizer: int | None) -> frozenset[int]:
     """All that config.json, generation_config.json and the tokenizer call an end."""
     found = [of_tokenizer, _text_config(config).eos_token_id]
     if (folder / "generation_config.json").exists():

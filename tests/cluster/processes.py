@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import socket
@@ -10,14 +11,20 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import grpc
 import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-START_S = 90.0
+# Nobody waits that long on a machine with nothing else to do; these bound a test that fails.
+START_S = 400.0
+END_S = 240.0
 
 
 def eventually(holds: Callable[[], Any], within_s: float, what: Callable[[], str] = str) -> None:
@@ -28,9 +35,12 @@ def eventually(holds: Callable[[], Any], within_s: float, what: Callable[[], str
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """One that stays free until it is wanted: of those that neither the kernel nor Ray hands out by itself."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with suppress(OSError):
+            socket.create_server(("127.0.0.1", port)).close()
+            return port
+    raise AssertionError("no free port")
 
 
 def alive(pid: int) -> bool:
@@ -73,6 +83,12 @@ class Process:
         assert self.popen is not None
         return self.popen.pid
 
+    @property
+    def ended(self) -> bool:
+        """To be asked of a worker: while one replaces itself, its process looks dead in /proc for a moment."""
+        assert self.popen is not None
+        return self.popen.poll() is not None
+
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 
@@ -85,13 +101,35 @@ class Process:
         self.popen.wait()
         self.popen.stdin.close()
 
-    def stop(self, within_s: float) -> int:
+    def stop(self) -> int:
         """Its exit code."""
-        assert self.popen is not None and self.popen.stdin is not None
+        assert self.popen is not None
         self.popen.terminate()
-        code = self.popen.wait(within_s)
+        return self.exit_code()
+
+    def exit_code(self) -> int:
+        """Once it has ended."""
+        assert self.popen is not None and self.popen.stdin is not None
+        code = self.popen.wait(START_S)
         self.popen.stdin.close()
         return code
+
+
+TOKEN = "0123456789abcdef" * 4
+
+
+def token(value: str) -> dict[str, str]:
+    """Environment of a process that offers this token to Ray."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": value}
+
+
+FREE = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False); print(ray.available_resources().get(sys.argv[2]))"
+
+
+def free(address: str, resource: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Asks a Ray cluster, as anybody could, how much of a resource nobody holds."""
+    command = [sys.executable, "-c", FREE, address, resource]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_S)
 
 
 class RayHead(Process):
@@ -100,17 +138,10 @@ class RayHead(Process):
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self._scratch = tempfile.TemporaryDirectory(prefix="ray-")  # sockets need a short path
-        token = folder / "token"
-        token.write_text("0123456789abcdef" * 4)
-        environment = {
-            **os.environ,
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN_PATH": str(token),
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
+        environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", **token(TOKEN)}
         ports = [f"--port={self.port}", f"--ray-client-server-port={free_port()}", "--dashboard-agent-listen-port=0"]
         ports += ["--min-worker-port=0", "--max-worker-port=0"]
-        size = ["--num-cpus=2", "--num-gpus=0", "--object-store-memory=80000000"]
+        size = ["--num-cpus=2", "--num-gpus=0", f"--memory={1 << 30}", "--object-store-memory=80000000"]
         place = ["--include-dashboard=false", f"--temp-dir={self._scratch.name}", "--block"]
         command = [str(Path(sys.executable).with_name("ray")), "start", "--head", *ports, *size, *place]
         super().__init__(command, folder / "ray.log", environment)
@@ -120,12 +151,19 @@ class RayHead(Process):
         eventually(lambda: "Ray runtime started" in self.text(), START_S, self.tail)
         return self
 
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def free_cpus(self) -> float:
+        return float(free(self.address, "CPU", self.environment).stdout)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         processes = below(self.pid) | {self.pid}
         try:
-            self.stop(20.0)
+            self.stop()
         finally:
             for pid in filter(alive, processes):
                 os.kill(pid, signal.SIGKILL)
@@ -136,11 +174,10 @@ class Worker(Process):
     """A target worker as a supervisor runs it."""
 
     def __init__(self, folder: Path, model: str, dtype: str, head: RayHead | None = None, **target: Any) -> None:
-        self.port = free_port()
-        self._num_rebuilt = 0
-        settings = {"port": self.port, "metrics_port": free_port(), "threads": 2, "cpus_per_rank": 0.25, **target}
+        self.port, self.metrics_port = free_port(), free_port()
+        settings = {"port": self.port, "metrics_port": self.metrics_port, "threads": 2, "cpus_per_rank": 0.25, **target}
         if head is not None:
-            settings.setdefault("ray_address", f"127.0.0.1:{head.port}")
+            settings.setdefault("ray_address", head.address)
         tree = {"model": {"target": model, "dtype": dtype}, "target": settings}
         if "device" in target:
             tree["model"]["device"] = settings.pop("device")
@@ -167,8 +204,24 @@ class Worker(Process):
         return int(re.findall(rf"rank {number} of \d+ is process (\d+)", self.text())[-1])
 
     def wait_started(self, times: int) -> None:
-        eventually(lambda: self.num_starts >= times or not alive(self.pid), START_S, self.tail)
+        eventually(lambda: self.num_starts >= times or self.ended, START_S, self.tail)
         assert self.num_starts >= times, self.tail()
+
+    def is_serving(self) -> bool:
+        """As a probe sees it."""
+        request = health_pb2.HealthCheckRequest(service="tandem.v1.Target")
+        with grpc.insecure_channel(self.address) as channel:
+            try:
+                answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=END_S)
+            except grpc.RpcError as error:
+                assert error.code() == grpc.StatusCode.UNAVAILABLE
+                return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def num_rows(self) -> int:
+        """Rows of all its forward passes."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=END_S) as page:
+            return int(float(re.findall(r"^tandem_target_rows_total (\S+)$", page.read().decode(), re.M)[0]))
 
     def __enter__(self) -> Worker:
         self.start()
@@ -179,4 +232,4 @@ class Worker(Process):
     ) -> None:
         processes = below(self.pid)
         self.kill()
-        eventually(lambda: not any(map(alive, processes)), 15.0, self.tail)
+        eventually(lambda: not any(map(alive, processes)), END_S, self.tail)

@@ -62,7 +62,7 @@ def save_models(folder: Path) -> Models:
         num_hidden_layers=2,
         num_attention_heads=8,
         num_key_value_heads=4,
-        max_position_embeddings=512,
+        max_position_embeddings=1024,
         initializer_range=0.2,
         bos_token_id=None,
         eos_token_id=None,
@@ -99,17 +99,22 @@ class _Open:
 
 
 class Remote:
-    """Stands where the harness has a carrier, and counts what the worker refuses."""
+    """Stands where the harness has a carrier; counts what the worker refuses, and calls that end as "worker lost"."""
 
     def __init__(self, link: Link) -> None:
         self.exchange = link.exchange
         self.refusals: Counter[RefusalReason] = Counter()
-        self._receive = link.exchange.receive
-        link.exchange.receive = self.receive  # type: ignore[method-assign]
+        self.num_lost_calls = 0
+        self._receive, self._lose = link.exchange.receive, link.exchange.lose
+        link.exchange.receive, link.exchange.lose = self.receive, self.lose  # type: ignore[method-assign]
 
     def receive(self, replies: Sequence[Reply]) -> None:
         self.refusals.update(reply.body.reason for reply in replies if isinstance(reply.body, Refusal))
         self._receive(replies)
+
+    def lose(self, reason: str) -> None:
+        self.num_lost_calls += len(self.exchange._calls)
+        self._lose(reason)
 
 
 @contextlib.asynccontextmanager
@@ -119,11 +124,11 @@ async def joined(address: str, draft: Path | None) -> AsyncIterator[Workers]:
     target: Any = Remote(link)
     carrier = DraftCarrier(lambda: engine("draft", draft)) if draft else None
     running = asyncio.create_task(link.run())
-    patience = Patience(worker_s=90.0, memory_s=90.0)
+    patience = Patience(worker_s=400.0, memory_s=400.0)
     try:
         async with carrier.running() if carrier else contextlib.nullcontext():
-            await asyncio.wait_for(link.exchange.wait_connected(), 30.0)
-            yield Workers(target, carrier, draft_wait_s=60.0, patience=patience)
+            await asyncio.wait_for(link.exchange.wait_connected(), 120.0)
+            yield Workers(target, carrier, draft_wait_s=240.0, patience=patience)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

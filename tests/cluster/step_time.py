@@ -24,8 +24,8 @@ from tandem.config import Config
 from tandem.core.plan import SequencePlan, StepPlan
 from tandem.model.engine import Forward
 from tandem.model.loading import open_model
-from target_worker.parallel import Parallel
 from target_worker.rebuild import Rebuild
+from target_worker.tensor_parallel import TensorParallel
 
 START, BLOCKS, ROWS, REPEATS = 80, tuple(range(16)), (1, 5, 128), 9
 
@@ -81,6 +81,7 @@ def _step(model: Forward, clock: Stopwatch, plan: StepPlan) -> tuple[float, floa
 def main() -> None:
     clock = Stopwatch()
     torch.distributed.all_reduce = clock.wrap(torch.distributed.all_reduce)
+    torch.distributed.all_gather = clock.wrap(torch.distributed.all_gather)
     functional.wait_tensor = clock.wrap(functional.wait_tensor)
     with tempfile.TemporaryDirectory() as folder:
         shared = {"model": {"target": str(save_model(Path(folder)))}}
@@ -88,7 +89,7 @@ def main() -> None:
         alone = Config(**shared, target={**target, "threads": 1})
         one = measure(open_model(alone.model.target, alone.model, alone.target).runner, clock)
         config = Config(**shared, target={**target, "threads": 2, "tensor_parallel_size": 2})
-        parallel = Parallel(config, Rebuild(asyncio.Event()), lambda: None)
+        parallel = TensorParallel(config, Rebuild(asyncio.Event()), lambda: None)
         two = measure(parallel.open()[1], clock)
         parallel.close()
     sys.stdout.write("| rows | 1 rank, ms | 2 ranks, ms | of that communication |\n|---|---|---|---|\n")

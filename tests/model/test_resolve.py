@@ -10,7 +10,7 @@ import pytest
 
 from tandem.errors import ModelError
 from tandem.model import hub
-from tandem.model.resolve import resolve
+from tandem.model.resolve import gguf_file, resolve
 
 MakeFolder = Callable[..., Path]
 
@@ -84,3 +84,21 @@ def test_packages_that_are_not_there(name: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "specless", ModuleType("specless"))
     with pytest.raises(ModelError, match="no such package"):
         resolve(name, tmp_path)
+
+
+def test_a_file_in_parts_is_joined_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package index has a limit on the size of a file: large models come as NAME, NAME_part1, NAME_part2..."""
+    monkeypatch.syspath_prepend(tmp_path)
+    contents = {"split_model": None, "split_model_part1": b"GG", "split_model_part2": b"UF", "split_model_part4": b"!"}
+    for package, content in contents.items():
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+        if content:
+            (tmp_path / package / f"tiny.gguf.part0{package[-1]}").write_bytes(content)
+    cache = tmp_path / "cache"
+    whole = gguf_file("package:split_model", cache)
+    assert whole is not None and whole.read_bytes() == b"GGUF"
+    assert gguf_file("package:split_model", cache) == whole and list(cache.iterdir()) == [whole]
+    (tmp_path / "split_model_part2" / "tiny.gguf.part02").write_bytes(b"UFO")
+    assert gguf_file("package:split_model", cache) == whole and whole.read_bytes() == b"GGUFO"
+    assert gguf_file(str(whole), cache) == whole and gguf_file("owner/model", cache) is None

@@ -1,4 +1,4 @@
-"""python keeper.py PID:START...: when standard input ends, kills these processes, if they are still the same.
+"""python reaper.py PID:START...: when standard input ends, kills these processes, if they are still the same.
 
 A Ray of our own must not outlive the worker, however that ended. Ray sees to most of it by itself; its agents would
 stay for another minute, with 180 MB.
@@ -13,8 +13,8 @@ import sys
 from contextlib import suppress
 
 
-def keep(parent: int) -> subprocess.Popen[bytes]:
-    """Starts a keeper of all that `parent` has started; it acts when its standard input ends, as it does with us."""
+def start_reaper(parent: int) -> subprocess.Popen[bytes]:
+    """A reaper of all that `parent` has started; it acts when its standard input ends, as it does with us."""
     started = [f"{pid}:{_stat(pid)[1]}" for pid in descendants(parent)]
     command = [sys.executable, "-I", "-S", __file__, *started]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
