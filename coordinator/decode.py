@@ -2,6 +2,7 @@
 
 pipelined   verify(prefix, block)  ||  propose(prefix + block, k + 1)    the ahead block; its first token is a guess
 in turn     propose(prefix, k), then verify(prefix, block)
+looked up   verify(prefix, block), the block taken from the text itself
 plain       verify(prefix, empty block)
 """
 
@@ -42,4 +43,4 @@ async def decode(
         paces.observe(len(verified.tokens), verdict.num_accepted, lap_s)
         guess = commit.next_token if drafting.judged(block, verified) else None
         with stopwatch.waiting_for_draft():
-            block = await drafting.next_block(pace, ahead, guess)
+            block = drafting.looked_up(paces.look_up(), ahead) or await drafting.next_block(pace, ahead, guess)

@@ -1,25 +1,35 @@
-"""Where the next block comes from: the ahead block if it stands, else a new proposal, else nothing, with the cause."""
+"""Where the next block comes from: the text itself, the ahead block if it stands, a new proposal, or nowhere."""
 
 from __future__ import annotations
 
 from coordinator.workers import DraftSession, Proposal
 from tandem.core.ledger import DraftOrder, Ledger
-from tandem.core.pacing import Pace
-from tandem.core.types import Block, Drafted
+from tandem.core.load import Pace
+from tandem.core.lookup import looked_up
+from tandem.core.types import Block, Drafted, Rule
 
 
 class Drafting:
     """The draft side of one decode loop. A draft that fails costs a fallback, never the request."""
 
-    def __init__(self, ledger: Ledger, session: DraftSession | None) -> None:
+    def __init__(self, ledger: Ledger, session: DraftSession | None, rule: Rule) -> None:
         """`session` is None where the coordinator has no draft worker."""
         self._ledger = ledger
         self._session = session
+        self._rule = rule
         self._whole_round = 0  # of the last block that came whole
 
     def start_ahead(self, pace: Pace, block: Block) -> Proposal | None:
         """Has the block after `block` drafted, if the pace says so and a draft is worth trying."""
         return self._start(self._ledger.ahead_order(block, pace.num_tokens)) if pace.ahead else None
+
+    def looked_up(self, tokens: tuple[int, ...], ahead: Proposal | None) -> Block | None:
+        """A block of `tokens`, found in the text, in place of the ahead block; None without tokens or room for them."""
+        order = self._ledger.draft_order(len(tokens)) if tokens else None
+        if order is None:
+            return None
+        self.drop(ahead)
+        return self._ledger.take_block(order, looked_up(tokens, self._rule))
 
     async def next_block(self, pace: Pace, ahead: Proposal | None, next_token: int | None) -> Block:
         """The block after a verdict whose ahead block must begin with `next_token` (None: cannot stand)."""

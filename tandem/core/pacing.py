@@ -1,42 +1,31 @@
-"""How many tokens to draft, and whether to draft ahead: what pays, by what was measured.
+"""How many tokens to draft, by whom, and whether ahead: what pays, by what was measured.
 
 A round with k draft tokens commits 1 + A_1 + ... + A_k tokens, A_i the chance that the first i are all accepted, and
-takes a time that is measured; the pace with the most tokens per second wins, and k = 0, no draft at all, is one of them
-(goodput: Liu et al. 2024, "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput").
+has a cost; the pace with the most tokens per cost wins, and k = 0, no draft at all, is one of them (goodput: Liu et al.
+2024, "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput"). Where the text repeats itself,
+its own n-grams may draft instead of the model (tandem/core/lookup.py).
 
-Chosen before a token is drawn, from verdicts up to their first rejection only: so the law of the text does not change.
+Chosen before a token is drawn, from committed tokens, and from verdicts up to their first rejection only: so the law of
+the text does not change.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol
+
+from tandem.core.acceptance import Acceptance
+from tandem.core.load import LONGEST_PAUSE, NEEDED, NO_MODEL, PLAIN, Batch, Load, Pace
+from tandem.core.lookup import Match, Rehearsal
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 _PROBE_LENGTH = 2
-_MEMORY = 0.97  # weight that an observation keeps when the next one comes
-_NEEDED = 3  # observations before a kind of pace is judged
-_PRIOR_WEIGHT = 4.0  # of the pool's acceptance against a request's own
-_MARGIN = 1.03  # by which a draft must beat plain decoding
-_BURST = 3  # rounds of a measurement
-_FIRST_PAUSE, _LONGEST_PAUSE = 64, 512  # rounds between two measurements of what is not in use
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """`num_tokens` 0: plain decoding."""
-
-    num_tokens: int
-    ahead: bool = False
-
-    @property
-    def kind(self) -> str:
-        return "plain" if not self.num_tokens else "ahead" if self.ahead else "in turn"
-
-
-PLAIN = Pace(0)
+_MARGIN = 1.03  # by which a draft must beat what is done without it
+_BURST = NEEDED + 1  # rounds of a measurement; the first, whose draft still catches up, is not timed
+_HOPELESS = 0.8  # tokens per cost, against plain decoding, below which a draft is seldom tried again
 
 
 class Paces(Protocol):
@@ -46,8 +35,16 @@ class Paces(Protocol):
         """The pace of the next block."""
         ...
 
+    def look_up(self) -> tuple[int, ...]:
+        """Draft tokens from the committed text, to be taken for the next block in the model's place; empty: none."""
+        ...
+
     def observe(self, num_drafted: int, num_accepted: int, seconds: float) -> None:
         """What the verdict on the next block in order took and gave."""
+        ...
+
+    def close(self) -> None:
+        """The request has ended."""
         ...
 
 
@@ -60,150 +57,128 @@ class Steady:
     def choose(self) -> Pace:
         return self.pace
 
+    def look_up(self) -> tuple[int, ...]:
+        return ()
+
     def observe(self, num_drafted: int, num_accepted: int, seconds: float) -> None:
         pass
 
-
-class Acceptance:
-    """How often draft tokens pass, position by position, counted up to the first rejection."""
-
-    def __init__(self, prior: Acceptance | None = None) -> None:
-        self._prior = prior
-        self._passed: list[float] = []
-        self._tested: list[float] = []
-
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        """One verdict: positions behind the first rejection were not tested."""
-        num_tested = min(num_accepted + 1, num_drafted)
-        missing = num_tested - len(self._tested)
-        self._passed += [0.0] * missing
-        self._tested += [0.0] * missing
-        for position in range(num_tested):
-            self._passed[position] = self._passed[position] * _MEMORY + (position < num_accepted)
-            self._tested[position] = self._tested[position] * _MEMORY + 1
-
-    def rate(self, position: int) -> float:
-        """The chance that the token at `position` passes, given that those before it did."""
-        expected = self._prior.rate(position) if self._prior else 0.5
-        if position >= len(self._tested):
-            return self.rate(len(self._tested) - 1) if self._tested else expected
-        weight = _PRIOR_WEIGHT if self._prior else 1.0
-        return (self._passed[position] + weight * expected) / (self._tested[position] + weight)
-
-    def tokens_per_round(self, num_tokens: int) -> float:
-        """Tokens that a round with `num_tokens` draft tokens commits on average."""
-        total, survival = 1.0, 1.0
-        for position in range(num_tokens):
-            survival *= self.rate(position)
-            total += survival
-        return total
-
-
-@dataclass(slots=True)
-class _Line:
-    """Seconds of a round by its number of draft tokens: a line fitted by least squares, old rounds weighing less."""
-
-    count: int = 0
-    sums: list[float] = field(default_factory=lambda: [0.0] * 5)  # weight, k, k^2, s, k s
-
-    def observe(self, num_tokens: int, seconds: float) -> None:
-        self.count += 1
-        terms = (1.0, num_tokens, num_tokens**2, seconds, num_tokens * seconds)
-        self.sums = [_MEMORY * old + new for old, new in zip(self.sums, terms, strict=True)]
-
-    def at(self, num_tokens: int) -> float:
-        """Where all rounds had one length, a token more is taken to cost a tenth of a round."""
-        weight, k, kk, s, ks = self.sums
-        mean_k, mean_s = k / weight, s / weight
-        spread = kk / weight - mean_k**2
-        slope = (ks / weight - mean_k * mean_s) / spread if spread > 1e-9 else 0.1 * mean_s
-        return mean_s + max(slope, 0.0) * (num_tokens - mean_k)
-
-
-@dataclass(slots=True)
-class _Times:
-    """Of one load: how long rounds of each kind take, and when to look at the kinds that are not in use."""
-
-    lines: dict[str, _Line] = field(default_factory=dict)
-    num_rounds: int = 0
-    probe_at: int = _FIRST_PAUSE
-    pause: int = _FIRST_PAUSE
-
-    def line(self, kind: str) -> _Line:
-        return self.lines.setdefault(kind, _Line())
-
-
-class Pacing:
-    """What the requests of one coordinator have measured together."""
-
-    def __init__(self) -> None:
-        self.acceptance = Acceptance()
-        self.num_running = 0
-        self._times: dict[int, _Times] = {}  # by the bits of the number of running requests
-
-    def times(self) -> _Times:
-        """What was measured under the present load."""
-        return self._times.setdefault(self.num_running.bit_length(), _Times())
+    def close(self) -> None:
+        pass
 
 
 class Adaptive:
     """The pace that pays best, round by round."""
 
-    def __init__(self, pacing: Pacing, lookaheads: Sequence[bool]) -> None:
-        """`lookaheads`: the ways to draft that the caller allows, False in turn, True ahead."""
-        self._pacing = pacing
-        self._acceptance = Acceptance(pacing.acceptance)
+    def __init__(self, batch: Batch, lookaheads: Sequence[bool], tokens: Sequence[int] = ()) -> None:
+        """`lookaheads`: the ways to draft that the caller allows, False in turn, True ahead. `tokens`: the prompt,
+        which grows by what is committed.
+        """
+        self._batch = batch
         self._lookaheads = tuple(lookaheads)
-        self._burst: list[Pace] = []  # rounds of a measurement that is under way
+        self._acceptance = Acceptance(batch.acceptance)
+        self._lookups = [Acceptance(shared) for shared in batch.lookups]
+        self._tokens = tokens
+        self._rehearsal = Rehearsal(tokens, LENGTHS[-1])
         self._chosen: deque[Pace] = deque()  # not observed yet
-        self._last_kind = ""
+        self._looks_up = False  # the last block was looked up
+        self._last: tuple[str, int] | None = None  # way and draft tokens of the last round
+        self._num_prefills = 0  # at the last round
+        batch.num_prefills += 1
 
     def choose(self) -> Pace:
-        times = self._pacing.times()
-        times.num_rounds += 1
-        pace = self._not_judged(times) or self._judged(times)
+        load = self._batch.load()
+        load.num_rounds += 1
+        pace = self._best(load)
+        if not load.burst and load.num_rounds >= load.probe_at and load.is_known(NO_MODEL):
+            self._begin_burst(load, pace)
+        if load.burst:
+            probe = load.burst.pop()
+            pace = probe if not probe.num_tokens or probe.ahead in self._lookaheads else pace
+        elif self._looks_up:
+            pace = PLAIN  # the next block will be looked up, too
         self._chosen.append(pace)
         return pace
 
+    def look_up(self) -> tuple[int, ...]:
+        decided, match = self._rehearsal.advance()
+        for match_len, num_right in decided:
+            for acceptance in (self._batch.lookups, self._lookups):
+                acceptance[_bits(match_len)].observe(LENGTHS[-1], num_right)
+        load = self._batch.load()
+        num_tokens = self._num_to_look_up(match, load) if match and not load.burst else 0
+        self._looks_up = num_tokens > 0
+        if match is None or not num_tokens:
+            return ()
+        self._chosen[0] = PLAIN  # as far as the model goes
+        return match.continuation(self._tokens, num_tokens)
+
     def observe(self, num_drafted: int, num_accepted: int, seconds: float) -> None:
-        """The first round after another kind is not timed: its draft still catches up. Nor is one without its draft."""
-        pace = self._chosen.popleft()
-        if num_drafted:
+        """A round is timed if all requests decode as it does, none was prefilled meanwhile, and its draft came."""
+        pace, before, batch = self._chosen.popleft(), self._last, self._batch
+        if pace.num_tokens and num_drafted:
             self._acceptance.observe(num_drafted, num_accepted)
-            self._pacing.acceptance.observe(num_drafted, num_accepted)
-        if pace.kind == self._last_kind and (num_drafted > 0) == (pace.num_tokens > 0):
-            self._pacing.times().line(pace.kind).observe(num_drafted, seconds)
-        self._last_kind = pace.kind
+            batch.acceptance.observe(num_drafted, num_accepted)
+        if before is None:
+            batch.num_prefills += 1
+        way = "without its draft" if pace.num_tokens and not num_drafted else pace.way
+        self._last = (way, num_drafted)
+        batch.change(before, self._last)
+        undisturbed = batch.num_prefills == self._num_prefills and set(batch.ways) == {pace.way}
+        if undisturbed and before is not None and before[0] == way:
+            batch.load().observe(way, batch.mean_drafted(), seconds)
+        self._num_prefills = batch.num_prefills
 
-    def _not_judged(self, times: _Times) -> Pace | None:
-        """A kind of pace that has not been measured often enough to be compared."""
-        kinds = (PLAIN, *(Pace(_PROBE_LENGTH, ahead) for ahead in self._lookaheads))
-        return next((pace for pace in kinds if times.line(pace.kind).count < _NEEDED), None)
+    def close(self) -> None:
+        self._batch.num_prefills += self._last is None
+        self._batch.change(self._last, None)
+        self._last = None
 
-    def _judged(self, times: _Times) -> Pace:
-        """The best pace, or one whose measurement is due."""
-        best = self._best(times)
-        if not self._burst and times.num_rounds >= times.probe_at:
-            self._begin_burst(times, best)
-        return self._burst.pop(0) if self._burst else best
+    def _best(self, load: Load) -> Pace:
+        """PLAIN where no draft is known to beat it."""
+        best, goodput = self._best_draft(load)
+        return best if goodput > _MARGIN else PLAIN
 
-    def _best(self, times: _Times) -> Pace:
-        drafts = [Pace(length, ahead) for ahead in self._lookaheads for length in LENGTHS]
-        best = max(drafts, key=lambda pace: self._goodput(pace, times))
-        return best if self._goodput(best, times) > _MARGIN * self._goodput(PLAIN, times) else PLAIN
+    def _best_draft(self, load: Load) -> tuple[Pace, float]:
+        """Of those that are known, and the tokens that it gives per plain round."""
+        if not load.is_known(NO_MODEL):
+            return PLAIN, 0.0
+        known = [ahead for ahead in self._lookaheads if load.is_known(Pace(1, ahead).way)]
+        ways = [(ahead, *_best_length(self._acceptance, load, Pace(1, ahead).way)) for ahead in known]
+        ahead, length, goodput = max(ways, key=itemgetter(2), default=(False, 0, 0.0))
+        return Pace(length, ahead), goodput
 
-    def _goodput(self, pace: Pace, times: _Times) -> float:
-        return self._acceptance.tokens_per_round(pace.num_tokens) / times.line(pace.kind).at(pace.num_tokens)
+    def _num_to_look_up(self, match: Match, load: Load) -> int:
+        if not load.is_known(NO_MODEL):
+            return 0
+        length, goodput = _best_length(self._lookups[_bits(match.length)], load, NO_MODEL)
+        return length if goodput > _MARGIN * max(self._best_draft(load)[1], 1.0) else 0
 
-    def _begin_burst(self, times: _Times, best: Pace) -> None:
-        """A few rounds of what is not in use: the likeliest rival, and the lengths beside the best one. The pauses grow
-        up to a limit.
+    def _begin_burst(self, load: Load, best: Pace) -> None:
+        """A few rounds of every request in the ways that are not known; else in the likeliest rival of what is in use,
+        and with the lengths beside the best one. The pauses grow up to a limit.
         """
-        rivals = [PLAIN] if best.num_tokens else [Pace(_PROBE_LENGTH, ahead) for ahead in self._lookaheads]
-        rival = max(rivals, key=lambda pace: self._goodput(pace, times))
-        self._burst = [pace for pace in (*_beside(best), rival) for _ in range(_BURST)]
-        times.pause = min(2 * times.pause, _LONGEST_PAUSE)
-        times.probe_at = times.num_rounds + times.pause
+        num_requests = max(self._batch.ways.total(), 1)
+        drafts = [Pace(_PROBE_LENGTH, ahead) for ahead in self._lookaheads]
+        unknown = [pace for pace in drafts if not load.is_known(pace.way)]
+        rival, goodput = (PLAIN, 1.0) if best.num_tokens else self._best_draft(load)
+        probes = unknown or [*_beside(best), Pace(_PROBE_LENGTH, rival.ahead) if rival.num_tokens else rival]
+        load.burst = [pace for pace in reversed(probes) for _ in range(_BURST * num_requests)]
+        load.pause = min((2 if unknown or goodput > _HOPELESS else 4) * load.pause, LONGEST_PAUSE)
+        load.probe_at = load.num_rounds + len(load.burst) + load.pause * num_requests
+
+
+def _best_length(acceptance: Acceptance, load: Load, way: str) -> tuple[int, float]:
+    """The length that gives the most tokens per plain round, and how many."""
+    tokens = acceptance.tokens_per_round(LENGTHS[-1])
+    goodputs = [tokens[length] / load.cost(way, length) for length in LENGTHS]
+    best = max(goodputs)
+    return LENGTHS[goodputs.index(best)], best
+
+
+def _bits(match_len: int) -> int:
+    """Matches are told apart by the bits of their length: none, 1, 2 or 3, 4 to 7, 8 and more."""
+    return min(match_len.bit_length(), 4)
 
 
 def _beside(pace: Pace) -> list[Pace]:

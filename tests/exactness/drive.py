@@ -9,20 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from harness import scripted
 from torch import Tensor
 
-from coordinator.breaker import Breaker
 from coordinator.decode import decode
 from coordinator.drafting import Drafting
 from coordinator.patience import Patience
+from coordinator.replicas import Replica, Replicas
 from coordinator.timing import Stopwatch
 from coordinator.workers import DraftSession, TargetSession
+from tandem.core.breaker import Breaker
 from tandem.core.ledger import Commit, Ledger
-from tandem.core.pacing import Pace, Steady
+from tandem.core.load import Pace
+from tandem.core.lookup import TextIndex
+from tandem.core.pacing import Paces, Steady
 from tandem.core.stopping import Stopping, StopRules
 from tandem.core.types import Call, Item, Propose, Rule, Sampling, Verdict, Verify
 from tandem.errors import WorkerLost
@@ -40,6 +43,7 @@ class Way:
     rule: Rule = Rule.REJECTION
     pipelined: bool = True
     k: int = 3
+    looks_up: bool = False  # every other block, where the text has a match
     misfortune: float = 0.0  # chance that a call does not get all of its answer
     num_tokens: int = 5  # looked at
     max_tokens: int = 9  # asked for: a block ahead of the last one looked at is drafted as in the middle of a text
@@ -68,9 +72,12 @@ class DirectExchange:
     """Both ends of a worker's calls: `open` runs the engine until it is idle."""
 
     connected = True
+    draining = False
+    num_sessions = 0
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.listeners: list[Callable[[], None]] = []
         self.coin = random.Random(0)
         self.misfortune = 0.0
         self.judged: list[Judged] = []
@@ -108,9 +115,6 @@ class DirectExchange:
     def release(self, session_id: bytes) -> None:
         self.engine.table.drop(session_id)
 
-    async def wait_connected(self) -> None:
-        """It always is."""
-
 
 class Pair:
     """A bigram target and a bigram draft behind real engines."""
@@ -137,9 +141,22 @@ class Pair:
         call = new_call(way.rule, way.sampling, seed, len(PROMPT) + way.max_tokens)
         stopping = Stopping(StopRules(way.max_tokens), lambda tokens: "")
         ledger = Ledger(PROMPT, stopping)
-        commits = await run(ledger, call, self.target, self.draft, Pace(way.k, way.pipelined), until=way.num_tokens)
+        pace, tokens = Pace(way.k, way.pipelined), ledger.tokens.ids
+        paces = LookingUp(pace, tokens) if way.looks_up else Steady(pace)
+        commits = await run(ledger, call, self.target, self.draft, paces, until=way.num_tokens)
         output = [token for commit in commits for token in commit.tokens]
         return Sequence_(output, commits, self.target.judged, ledger)
+
+
+@dataclass(frozen=True)
+class LookingUp(Steady):
+    """Takes a block from the text in the place of the model's, wherever the text's length is odd and has a match."""
+
+    tokens: Sequence[int] = ()
+
+    def look_up(self) -> tuple[int, ...]:
+        match = TextIndex(self.tokens).match() if len(self.tokens) % 2 else None
+        return match.continuation(self.tokens, self.pace.num_tokens) if match else ()
 
 
 def new_call(rule: Rule, sampling: Sampling, seed: int, max_length: int) -> Call:
@@ -160,16 +177,17 @@ async def run(
     call: Call,
     target: DirectExchange | Exchange,
     draft: DirectExchange | Exchange,
-    pace: Pace,
+    paces: Paces,
     until: int,
     draft_wait_s: float = 0.0,
 ) -> list[Commit]:
     """Decodes until the output ends or has `until` tokens. Nobody waits for a token of the draft that is not there,
     unless `draft_wait_s` says so.
     """
-    target_session = TargetSession(target, call, ledger, Patience(worker_s=30.0, memory_s=30.0))  # type: ignore[arg-type]
-    draft_session = DraftSession(draft, call, ledger, Breaker(pause_s=0.0), draft_wait_s)  # type: ignore[arg-type]
-    rounds = decode(ledger, target_session, Drafting(ledger, draft_session), Stopwatch(), Steady(pace))
+    targets, drafts = (Replicas([Replica(each, Breaker(pause_s=0.0))]) for each in (target, draft))  # type: ignore[arg-type]
+    target_session = TargetSession(targets, call, ledger, Patience(worker_s=30.0, memory_s=30.0))
+    draft_session = DraftSession(drafts, call, ledger, draft_wait_s)
+    rounds = decode(ledger, target_session, Drafting(ledger, draft_session, call.rule), Stopwatch(), paces)
     commits, num_tokens = [], 0
     try:
         async with contextlib.aclosing(rounds):

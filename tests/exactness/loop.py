@@ -22,6 +22,8 @@ LOSSY = 0.2  # of all calls do not get all of their answer
 WAYS = {
     "rejection, in turn": Way(pipelined=False, misfortune=LOSSY, max_tokens=5),
     "rejection, pipelined": Way(misfortune=LOSSY),
+    "rejection, looked up": Way(looks_up=True, misfortune=LOSSY),
+    "coupled, looked up": Way(Rule.COUPLED, pipelined=False, looks_up=True, misfortune=LOSSY, max_tokens=5),
     "coupled, in turn": Way(Rule.COUPLED, pipelined=False, misfortune=LOSSY, max_tokens=5),
     "coupled, pipelined": Way(Rule.COUPLED, misfortune=LOSSY),
 }

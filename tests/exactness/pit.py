@@ -16,7 +16,8 @@ from exactness import tiny_pair
 from exactness.drive import new_call, run
 from exactness.tails import require_uncorrelated, require_uniform
 from tandem.core.ledger import Ledger
-from tandem.core.pacing import Pace
+from tandem.core.load import Pace
+from tandem.core.pacing import Steady
 from tandem.core.stopping import Stopping, StopRules
 from tandem.core.types import Rule, Sampling
 
@@ -54,7 +55,7 @@ async def _text(workers: object, seed: int) -> list[int]:
     call = new_call(Rule.REJECTION, Sampling(), seed, len(prompt) + LENGTH)
     pace = Pace(3 + 3 * (seed % 2), ahead=seed % 3 > 0)
     target, draft = workers.target.exchange, workers.draft.exchange  # type: ignore[attr-defined]
-    commits = await run(ledger, call, target, draft, pace, LENGTH, draft_wait_s=0.5)
+    commits = await run(ledger, call, target, draft, Steady(pace), LENGTH, draft_wait_s=0.5)
     return prompt + [token for commit in commits for token in commit.tokens]
 
 

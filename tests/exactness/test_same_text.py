@@ -18,7 +18,8 @@ from harness.virtual_time import run_virtual
 from exactness import reference, tiny_pair
 from exactness.drive import new_call, run
 from tandem.core.ledger import Commit, Ledger
-from tandem.core.pacing import Pace
+from tandem.core.load import Pace
+from tandem.core.pacing import Steady
 from tandem.core.stopping import Stopping, StopRules
 from tandem.core.types import Call, Rule, Sampling
 
@@ -70,7 +71,7 @@ async def generate(workers: object, name: str, number: int, pace: Pace) -> list[
     rules = StopRules(NUM_TOKENS, end_token_ids=call.end_token_ids)
     ledger = Ledger(PROMPT, Stopping(rules, lambda tokens: ""))
     target, draft = workers.target.exchange, workers.draft.exchange  # type: ignore[attr-defined]
-    return await run(ledger, call, target, draft, pace, NUM_TOKENS, draft_wait_s=0.05)
+    return await run(ledger, call, target, draft, Steady(pace), NUM_TOKENS, draft_wait_s=0.05)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

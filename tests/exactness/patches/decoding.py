@@ -14,7 +14,7 @@ from coordinator.workers import Proposal
 from tandem.core import rules
 from tandem.core.distributions import Rows
 from tandem.core.ledger import Commit, Ledger
-from tandem.core.pacing import Pace
+from tandem.core.load import Pace
 from tandem.core.types import Block, Verdict, Verify
 
 _SHARE = 0.02
