@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from pathlib import Path
 
 from coordinator.door import SERVICE_NAME, Door
@@ -22,7 +23,7 @@ _log = logging.getLogger("coordinator")
 
 
 async def serve(config: Config, stopped: asyncio.Event) -> None:
-    """Runs a coordinator until `stopped`: SERVING while a target worker is there."""
+    """Runs a coordinator until `stopped`: SERVING while a target worker takes requests."""
     door = Door()
     server = Server(server_options(config.rpc, config.limits.max_public_message_bytes), [SERVICE_NAME])
     server.grpc.add_generic_rpc_handlers((door.handlers(),))
@@ -38,11 +39,13 @@ async def serve(config: Config, stopped: asyncio.Event) -> None:
 async def _run(config: Config, server: Server, door: Door, frontend: Frontend, stopped: asyncio.Event) -> None:
     pool = Pool(config, VocabularyGate(frontend.pieces, frontend.vocabulary_hash))
     metrics = CoordinatorMetrics(config.coordinator.vllm_metric_names)
+    pool.targets.on_answer = partial(metrics.answered, "target")
+    pool.drafts.on_answer = partial(metrics.answered, "draft")
     settings = config.coordinator
     with metrics_served(metrics.registry, settings.host, settings.metrics_port):
         async with pool.connected():
             door.service = CoordinatorService(config, frontend, pool, Path(config.model.target).name, metrics)
-            readiness = asyncio.create_task(_follow_target(server, pool))
+            readiness = asyncio.create_task(_follow_targets(server, pool))
             try:
                 await stopped.wait()
             finally:
@@ -54,12 +57,11 @@ def _load_frontend(config: Config) -> Frontend:
     return Frontend(load_tokenizer(resolve(config.model.target, cache_folder())))
 
 
-async def _follow_target(server: Server, pool: Pool) -> None:
-    exchange = pool.target_link.exchange
+async def _follow_targets(server: Server, pool: Pool) -> None:
     while True:
-        await exchange.wait_connected()
+        await pool.targets.until(lambda: pool.targets.open)
         await server.set_serving(True)
-        await exchange.wait_lost()
+        await pool.targets.until(lambda: not pool.targets.open)
         await server.set_serving(False)
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import grpc
 
+from coordinator.request_log import RequestLog
 from coordinator.service import CoordinatorService
 from tandem.errors import RequestError
+from tandem.logs import escaped
 from tandem.rpc.errors import Context, abort
 
 SERVICE_NAME = "tandem.v1.Coordinator"
@@ -39,19 +41,20 @@ class Door:
         remaining_s = context.time_remaining()
         if remaining_s is not None and remaining_s <= 0:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline had passed")
+        log = RequestLog(service.metrics)
         try:
-            async with contextlib.aclosing(service.generate(message)) as chunks:
+            async with contextlib.aclosing(service.generate(message, log)) as chunks:
                 async for chunk in chunks:
                     yield chunk
         except asyncio.CancelledError:
-            service.metrics.ended("cancelled")
+            log.failed("cancelled")
             raise
         except RequestError as error:
-            service.metrics.ended(error.status.name.lower())
+            log.failed(error.status.name.lower())
             await abort(context, error)
         except Exception:
-            _log.exception("a request failed")
-            service.metrics.ended("internal")
+            _log.exception("request %s failed", escaped(log.request_id))
+            log.failed("internal")
             await context.abort(grpc.StatusCode.INTERNAL, "the request failed; the log says why")
 
     async def _status(self, message: bytes, context: Context) -> Any:

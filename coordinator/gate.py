@@ -1,8 +1,8 @@
-"""Which workers may be used: those whose tokens mean what ours mean."""
+"""Which workers may be used: those whose tokens mean what ours mean, and that are of one kind with their pool."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import zip_longest
 
 from tandem.core.types import Description
@@ -20,6 +20,19 @@ class VocabularyGate:
         if description.vocabulary_hash == self._hash:
             return ""
         return first_difference(self._pieces, await link.pieces())
+
+
+def misfit(description: Description, fingerprints: Collection[str], others: Sequence[Description]) -> str:
+    """Why a worker does not belong beside `others`; empty if it does. `fingerprints`: what it must agree with.
+
+    Another model would go on with a text of the first; a worker that has two addresses would count as two.
+    """
+    for fingerprint in fingerprints:
+        if fingerprint != description.fingerprint:
+            return f"another fingerprint: {description.fingerprint}, the pool's is {fingerprint}"
+    if description.incarnation and any(description.incarnation == other.incarnation for other in others):
+        return "the same worker under another address"
+    return ""
 
 
 def first_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ class CoordinatorMetrics:
         self._prompt_tokens = self._counter("tandem_prompt_tokens", "Prompt tokens")
         self._reused = self._counter("tandem_reused_prompt_tokens", "Prompt tokens found in the target's cache")
         self._verifies = self._counter("tandem_verifies", "Verify calls that had an answer")
+        self._drafts = [self._counter("tandem_drafts", "Blocks of draft tokens verified")]
         self._rollbacks = self._counter("tandem_rollbacks", "Verdicts that made a worker drop cached draft tokens")
         self._ahead_hits = self._counter("tandem_ahead_hits", "Ahead blocks used")
         self._wasted = self._counter("tandem_wasted_draft_tokens", "Draft tokens never verified")
@@ -34,7 +35,9 @@ class CoordinatorMetrics:
         self._first_token = self._histogram("tandem_time_to_first_token_seconds", REQUEST_BUCKETS)
         self._per_token = self._histogram("tandem_time_per_output_token_seconds", ROUND_BUCKETS)
         self._queue = self._histogram("tandem_queue_seconds", REQUEST_BUCKETS)
-        self._verify = self._histogram("tandem_verify_seconds", ROUND_BUCKETS)
+        self._round_trips = {
+            role: self._histogram(f"tandem_{role}_round_trip_seconds", ROUND_BUCKETS) for role in ("target", "draft")
+        }
         self._draft_wait = self._histogram("tandem_draft_wait_seconds", ROUND_BUCKETS)
         if vllm_names:
             self._add_vllm_names()
@@ -43,6 +46,10 @@ class CoordinatorMetrics:
         """Gauges that are read when they are asked for."""
         Gauge("tandem_requests_running", "Requests that run", registry=self.registry).set_function(num_running)
         Gauge("tandem_requests_waiting", "Requests that wait", registry=self.registry).set_function(num_waiting)
+
+    def answered(self, role: str, seconds: float) -> None:
+        """A worker (target, draft) has given the last of its answer to a call, so long after it was sent."""
+        self._round_trips[role].observe(seconds)
 
     def ended(self, outcome: str) -> None:
         """A request ended: a finish reason or a status, in lower case."""
@@ -59,7 +66,6 @@ class CoordinatorMetrics:
         self._queue.observe(durations.queue_s)
         if num_verifies:
             self._first_token.observe(durations.first_token_s)
-            self._verify.observe(durations.verify_s / num_verifies)
             self._draft_wait.observe(durations.draft_wait_s / num_verifies)
         if num_new_tokens > 1:
             self._per_token.observe((durations.total_s - durations.first_token_s) / (num_new_tokens - 1))
@@ -69,6 +75,8 @@ class CoordinatorMetrics:
         self._rollbacks.inc(statistics.num_rollbacks)
         self._ahead_hits.inc(statistics.num_ahead_hits)
         self._wasted.inc(statistics.num_wasted_draft_tokens)
+        for counter in self._drafts:
+            counter.inc(statistics.num_drafts)
         for counter in self._drafted:
             counter.inc(statistics.num_draft_tokens)
         for counter in self._accepted:
@@ -80,6 +88,7 @@ class CoordinatorMetrics:
             self._fallbacks.labels(cause).inc(count)
 
     def _add_vllm_names(self) -> None:
+        self._drafts.append(self._counter("vllm:spec_decode_num_drafts", "Alias"))
         self._drafted.append(self._counter("vllm:spec_decode_num_draft_tokens", "Alias"))
         self._accepted.append(self._counter("vllm:spec_decode_num_accepted_tokens", "Alias"))
         self._per_position.append(self._counter("vllm:spec_decode_num_accepted_tokens_per_pos", "Alias", "position"))

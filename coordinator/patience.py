@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 from tandem.errors import Overloaded, Unavailable, WorkerLost
-from tandem.rpc.exchange import Exchange
 
 _PAUSE_S = 0.02  # between two tries for memory
 _RETRY_AFTER_S = 5.0
@@ -18,23 +18,22 @@ class Patience:
     """Shared by the requests of a coordinator. Only the one whose turn it is asks again for memory: first come, first
     served, and the worker is not asked by all at once."""
 
-    worker_s: float  # longest time without a verdict from the first loss of the worker on
+    worker_s: float  # longest time without a verdict from the first loss of a worker on
     memory_s: float  # longest wait for memory
     answer_s: float = 600.0  # longest wait for a verdict; ends a request whose worker lives but stands still
     memory_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def start(self, exchange: Exchange) -> Waiting:
+    def start(self) -> Waiting:
         """The waiting of one verify."""
-        return Waiting(self, exchange)
+        return Waiting(self)
 
 
 class Waiting(contextlib.AsyncExitStack):
     """What one verify has waited for so far; its turn for memory ends with it."""
 
-    def __init__(self, patience: Patience, exchange: Exchange) -> None:
+    def __init__(self, patience: Patience) -> None:
         super().__init__()
         self._patience = patience
-        self._exchange = exchange
         self._lost_for_good_at: float | None = None
         self._give_up_at: float | None = None
 
@@ -57,13 +56,13 @@ class Waiting(contextlib.AsyncExitStack):
         except TimeoutError as error:
             raise Overloaded("the target worker has no memory for the request", _RETRY_AFTER_S) from error
 
-    async def for_worker(self, error: WorkerLost) -> None:
-        """Returns when the worker is back. Raises Unavailable when that takes too long, all losses together."""
+    async def for_worker(self, error: WorkerLost, found: Awaitable[None]) -> None:
+        """Returns when a worker is `found`. Raises Unavailable when that takes too long, all losses together."""
         now = asyncio.get_running_loop().time()
         self._lost_for_good_at = self._lost_for_good_at or now + self._patience.worker_s
         try:
             async with asyncio.timeout_at(self._lost_for_good_at):
-                await self._exchange.wait_connected()
+                await found
         except TimeoutError:
             raise Unavailable("no target worker is ready") from error
         if now > self._lost_for_good_at:

@@ -1,15 +1,16 @@
-"""The workers a coordinator has: one target, at most one draft."""
+"""The workers a coordinator has: a pool of targets and a pool of drafts, in any proportion."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
-import grpc
-
-from coordinator.breaker import Breaker
+from coordinator.discovery import Resolve, system_resolver
+from coordinator.membership import Membership
 from coordinator.patience import Patience
+from coordinator.replicas import Replicas
 from coordinator.workers import DraftSession, TargetSession
 from tandem.config import Config
 from tandem.core.ledger import Ledger
@@ -20,85 +21,76 @@ from tandem.rpc.link import Gate, Link
 
 
 class Pool:
-    """Links to the workers; opens the sessions of a request on them."""
+    """Opens the sessions of a request on the workers that there are."""
 
-    def __init__(self, config: Config, gate: Gate) -> None:
+    def __init__(self, config: Config, gate: Gate, resolve: Resolve = system_resolver) -> None:
         settings = config.coordinator
         self._settings = settings
-        self.target_link = Link("target", settings.target, config.rpc, gate)
-        self.draft_link = Link("draft", settings.draft, config.rpc, gate) if settings.draft else None
-        self._breaker = Breaker(settings.draft_retry_s)
+        self._members = {
+            "target": Membership("target", settings.targets, settings.target_retry_s, config, gate, resolve),
+            "draft": Membership("draft", settings.drafts, settings.draft_retry_s, config, gate, resolve),
+        }
         self._patience = Patience(settings.target_wait_s, settings.memory_wait_s, settings.answer_wait_s)
+
+    @property
+    def targets(self) -> Replicas:
+        return self._members["target"].replicas
+
+    @property
+    def drafts(self) -> Replicas:
+        return self._members["draft"].replicas
+
+    @property
+    def links(self) -> list[Link]:
+        """To all workers that are known."""
+        return [link for membership in self._members.values() for link in membership.links]
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
         """Keeps the links up while entered."""
-        links = [link for link in (self.target_link, self.draft_link) if link is not None]
-        tasks = [asyncio.create_task(link.run()) for link in links]
-        try:
+        async with self._members["target"].kept(), self._members["draft"].kept():
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     def target(self) -> Description:
-        """The target that is served. Raises Unavailable if none has joined."""
-        if self.target_link.description is None or not self.target_link.ready:
-            raise Unavailable(f"no target worker is ready: {self.target_link.reason}")
-        return self.target_link.description
+        """The target that is served, with the least memory that any of its workers has.
+
+        Raises Unavailable if no worker takes new sessions.
+        """
+        descriptions = [replica.description for replica in self.targets.open if replica.description]
+        if not descriptions:
+            raise Unavailable(f"no target worker is ready: {self._why_no_target()}")
+        return replace(descriptions[0], kv_budget_tokens=min(each.kv_budget_tokens for each in descriptions))
 
     @property
     def has_draft(self) -> bool:
-        """Whether there is a draft worker, ready or not."""
-        return self.draft_link is not None
+        """Whether there are to be draft workers, ready or not."""
+        return bool(self._settings.drafts)
 
     @property
     def draft_context(self) -> int | None:
-        """The draft's context length, if known."""
-        description = self.draft_link.description if self.draft_link else None
-        return description.context_length if description else None
+        """The drafts' context length, if known."""
+        return min((each.description.context_length for each in self.drafts.all if each.description), default=None)
 
     @contextlib.contextmanager
-    def sessions(self, call: Call, ledger: Ledger) -> Iterator[tuple[TargetSession, DraftSession | None]]:
-        """One session on each worker, released on leaving."""
-        target = TargetSession(self.target_link.exchange, call, ledger, self._patience)
-        draft = self._draft_session(call, ledger)
-        try:
-            yield target, draft
-        finally:
-            target.release()
-            if draft is not None:
-                draft.release()
+    def sessions(
+        self, call: Call, ledger: Ledger, fingerprint: str
+    ) -> Iterator[tuple[TargetSession, DraftSession | None]]:
+        """One session on a target with `fingerprint` and one on a draft, released on leaving."""
+        target = TargetSession(self.targets, call, ledger, self._patience, fingerprint)
+        draft = DraftSession(self.drafts, call, ledger, self._settings.draft_wait_s) if self.has_draft else None
+        with self.targets.held(fingerprint):
+            try:
+                yield target, draft
+            finally:
+                target.release()
+                if draft is not None:
+                    draft.release()
 
     async def states(self) -> list[WorkerState]:
         """Every worker, asked now."""
-        links = [link for link in (self.target_link, self.draft_link) if link is not None]
-        return await asyncio.gather(*(_state(link) for link in links))
+        states = await asyncio.gather(*(membership.states() for membership in self._members.values()))
+        return [state for role in states for state in role]
 
-    def _draft_session(self, call: Call, ledger: Ledger) -> DraftSession | None:
-        if self.draft_link is None:
-            return None
-        return DraftSession(self.draft_link.exchange, call, ledger, self._breaker, self._settings.draft_wait_s)
-
-
-async def _state(link: Link) -> WorkerState:
-    description, reason = link.description, link.reason
-    if link.ready:
-        try:
-            description, reason = await link.describe(), ""
-        except grpc.aio.AioRpcError as error:
-            reason = f"does not answer: {error.code().name}"
-    if description is None:
-        return WorkerState(link.role, link.address, False, reason)
-    return WorkerState(
-        role=link.role,
-        address=link.address,
-        ready=link.ready and not reason,
-        reason=reason,
-        model=description.model,
-        fingerprint=description.fingerprint,
-        tensor_parallel_size=description.tensor_parallel_size,
-        num_sessions=description.num_sessions,
-        kv_used=description.kv_used_tokens / max(description.kv_budget_tokens, 1),
-    )
+    def _why_no_target(self) -> str:
+        reasons = self._members["target"].reasons()
+        return "; ".join(reasons) or "none is known"

@@ -15,6 +15,7 @@ class Stopwatch:
         self.queue_s = 0.0  # before the first model call
         self.first_token_s = 0.0
         self.verify_s = 0.0
+        self.prompt_s = 0.0  # of verify_s: the first verify, which computes the prompt
         self.draft_wait_s = 0.0  # no verify ran because a draft was awaited
 
     @property
@@ -41,6 +42,7 @@ class Stopwatch:
         began = self._now()
         yield
         self.verify_s += self._now() - began
+        self.prompt_s = self.prompt_s or self.verify_s
 
     @contextlib.contextmanager
     def waiting_for_draft(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from tandem.core.stopping import StopRules
@@ -73,13 +73,14 @@ def make_request(raw: RawRequest, prompt: Sequence[int], target: Description, de
     if raw.target_fingerprint is not None and raw.target_fingerprint != target.fingerprint:
         raise StateMismatch("target_fingerprint: the target served here is another one")
     rule = _rule(raw)
-    ends = frozenset() if raw.ignore_eos else target.end_token_ids
+    ends = (frozenset() if raw.ignore_eos else target.end_token_ids) | set(raw.stop_token_ids)
+    _check_bans(raw, ends, min(target.num_pieces, target.head_width))
     return Request(
         prompt=tuple(prompt),
         sampling=raw.sampling,
         rule=rule,
         seed=secrets.randbits(64) if raw.seed is None else raw.seed,
-        stop_rules=_stop_rules(raw, len(prompt), target, ends | set(raw.stop_token_ids), default_max_tokens),
+        stop_rules=_stop_rules(raw, len(prompt), target, ends, default_max_tokens),
         min_tokens=raw.min_tokens,
         num_draft_tokens=raw.num_draft_tokens,
         lookahead=_LOOKAHEADS.get(raw.lookahead),
@@ -134,6 +135,19 @@ def _check_ids(name: str, ids: Sequence[int], head_width: int) -> None:
     worst = max(ids, default=0)
     if worst >= head_width:
         raise InvalidRequest(name, f"token id {worst} is not below {head_width}")
+
+
+def _check_bans(raw: RawRequest, ends: Set[int], num_ids: int) -> None:
+    """A request that lets no token come out can only fail."""
+    banned = raw.sampling.banned_ids
+    if _are_all(banned, num_ids):
+        raise InvalidRequest("sampling.logit_bias", "bans every token")
+    if len(raw.prior_output) < raw.min_tokens and _are_all(banned | ends, num_ids):
+        raise InvalidRequest("stopping.min_tokens", "bans the end tokens, all that sampling.logit_bias leaves")
+
+
+def _are_all(ids: Set[int], num_ids: int) -> bool:
+    return len(ids) >= num_ids and ids >= set(range(num_ids))
 
 
 def _rule(raw: RawRequest) -> Rule:

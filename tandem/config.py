@@ -6,15 +6,17 @@ from others are functions, not fields.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from tandem.addresses import split_address
 from tandem.errors import ConfigError
 
 PROMPT_LOOKUP = "prompt-lookup"
@@ -23,6 +25,26 @@ Port = int
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _as_addresses(value: Any) -> Any:
+    """A text is a JSON list, or addresses with commas between them."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _checked(address: str) -> str:
+    split_address(address)
+    return address
+
+
+Address = Annotated[str, AfterValidator(_checked)]
+# NoDecode: an environment variable is text here, too.
+Addresses = Annotated[tuple[Address, ...], BeforeValidator(_as_addresses), NoDecode]
 
 
 class ModelConfig(Section):
@@ -37,11 +59,13 @@ class CoordinatorConfig(Section):
     port: Port = Field(7070, ge=0, le=65535, description="gRPC port; 0: any free one")
     metrics_port: Port = Field(9090, ge=0, le=65535, description="metrics port; 0: any free one")
     vllm_metric_names: bool = Field(False, description="also count speculation under vLLM's metric names")
-    target: str = Field("127.0.0.1:7072", description="address of the target worker")
-    draft: str = Field("127.0.0.1:7071", description="address of the draft worker; empty: none")
+    targets: Addresses = Field(("127.0.0.1:7072",), min_length=1, description="target workers, a list of HOST:PORT")
+    drafts: Addresses = Field(("127.0.0.1:7071",), description="draft workers, a list of HOST:PORT; empty: none")
+    resolve_s: float = Field(3.0, gt=0, description="pause between two look-ups of a host that is a name")
     draft_wait_s: float = Field(2.0, gt=0, description="longest wait for a block that a verify could already use")
     draft_retry_s: float = Field(5.0, gt=0, description="pause before a failing draft worker is tried again")
-    target_wait_s: float = Field(30.0, gt=0, description="longest wait for a lost target worker to come back")
+    target_wait_s: float = Field(30.0, gt=0, description="longest wait for a target worker when all are lost")
+    target_retry_s: float = Field(5.0, gt=0, description="pause before a failing target worker is tried again")
     max_running: int = Field(64, ge=1, description="requests that run at once")
     max_waiting: int = Field(256, ge=0, description="requests that may wait for a slot")
     max_waiting_tokens: int = Field(1 << 20, ge=1, description="tokens, prompts and outputs, that may wait for a slot")
@@ -58,6 +82,7 @@ class WorkerConfig(Section):
     block_size: int = Field(16, ge=1, description="tokens per KV block")
     max_step_tokens: int = Field(512, ge=1, description="rows of one forward pass, prompts included")
     lease_s: float = Field(60.0, gt=0, description="idle time after which a session may be dropped")
+    stall_s: float = Field(60.0, gt=0, description="time without progress of the step loop that ends liveness")
 
 
 class DraftConfig(WorkerConfig):
@@ -87,6 +112,11 @@ class LimitsConfig(Section):
     default_max_tokens: int = Field(256, ge=1, description="max_tokens where a request does not say")
 
 
+class LogConfig(Section):
+    format: Literal["text", "json"] = Field("text", description="of log lines, which go to standard error")
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severity that is logged")
+
+
 class Config(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="TANDEM_",
@@ -102,6 +132,7 @@ class Config(BaseSettings):
     target: TargetConfig = TargetConfig()
     rpc: RpcConfig = RpcConfig()
     limits: LimitsConfig = LimitsConfig()
+    log: LogConfig = LogConfig()
 
     @classmethod
     def settings_customise_sources(
@@ -130,17 +161,24 @@ def load_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
         below = Config(**(tree or {}))
         return Config.model_construct(None, **_with_flags(below, flags)) if flags else below
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path or 'configuration'}: {field}: {first['msg']}") from error
+        raise _refusal(error, path or "configuration") from error
 
 
 def _with_flags(config: Config, flags: Mapping[str, Any]) -> dict[str, Any]:
     sections: dict[str, Section] = {name: getattr(config, name) for name in Config.model_fields}
     for name, values in flags.items():
         section = sections[name]
-        sections[name] = type(section)(**{**section.model_dump(), **values})
+        try:
+            sections[name] = type(section)(**{**section.model_dump(), **values})
+        except ValidationError as error:
+            raise _refusal(error, "flags", name) from error
     return sections
+
+
+def _refusal(error: ValidationError, source: object, *section: str) -> ConfigError:
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in (*section, *first["loc"]))
+    return ConfigError(f"{source}: {field}: {first['msg']}")
 
 
 def cache_folder() -> Path:

@@ -8,7 +8,7 @@ import grpc
 import typer
 
 from tandem.bench.cli import bench
-from tandem.cli import chat, config, demo, generate, services, status, up
+from tandem.cli import chat, config, demo, distill, generate, services, status, up
 from tandem.cli.console import complain
 from tandem.errors import TandemError
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (up.up, demo.demo, generate.generate, chat.chat, status.status, config.config):
+for command in (up.up, demo.demo, generate.generate, chat.chat, status.status, config.config, distill.distill):
     app.command()(command)
 app.add_typer(bench, name="bench")
 for service in (services.coordinator, services.draft_worker, services.target_worker):

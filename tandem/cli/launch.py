@@ -22,7 +22,7 @@ from tandem.model.resolve import resolve
 from tandem.supervisor import POLL_S, READY, Report, Service, Supervisor
 from tandem.v1 import coordinator_pb2 as pb
 
-_CLOSE_S = (2.0, 10.0)  # what services need to end after `drain_s`: without ranks in Ray, and with
+_CLOSE_S = (2.0, 17.0)  # what services need to end after `drain_s`: without ranks in Ray, and with
 PAIRING_S = 60.0  # longest wait for the coordinator to say whether it uses the draft
 COORDINATOR, DRAFT, TARGET = "coordinator", "draft worker", "target worker"
 
@@ -59,7 +59,7 @@ def _resolve_models(config: Config, report: Report) -> None:
 def _bring_up(supervisor: Supervisor, config: Config, report: Report) -> None:
     supervisor.start()
     supervisor.wait_ready(report)
-    if config.coordinator.draft:
+    if config.coordinator.drafts:
         with connect(coordinator_address(config)) as client:
             await_pairing(client, report, patience_s=2 * config.coordinator.draft_retry_s)
 
@@ -90,7 +90,7 @@ def services(config: Config, config_path: Path) -> list[Service]:
     # Without a draft worker the coordinator goes on, only slower.
     draft = service(DRAFT, "draft_worker", dial_address(config.draft.host, config.draft.port), vital=False)
     coordinator = service(COORDINATOR, "coordinator", coordinator_address(config))
-    return [target, *([draft] if config.coordinator.draft else []), coordinator]
+    return [target, *([draft] if config.coordinator.drafts else []), coordinator]
 
 
 def coordinator_address(config: Config) -> str:

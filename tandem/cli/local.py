@@ -82,9 +82,9 @@ def free_ports(num_ports: int) -> list[int]:
 
 
 def _links(ported: Config, with_draft: bool) -> Flags:
-    target = dial_address(ported.target.host, ported.target.port)
-    draft = dial_address(ported.draft.host, ported.draft.port) if with_draft else ""
-    return {"coordinator": {"target": target, "draft": draft}, "model": {} if with_draft else {"draft": ""}}
+    targets = [dial_address(ported.target.host, ported.target.port)]
+    drafts = [dial_address(ported.draft.host, ported.draft.port)] if with_draft else []
+    return {"coordinator": {"targets": targets, "drafts": drafts}, "model": {} if with_draft else {"draft": ""}}
 
 
 def _threads(asked: Config, with_draft: bool, num_cores: int) -> Flags:

@@ -17,7 +17,7 @@ def status(address: Address = "127.0.0.1:7070") -> None:
     out.print(status_table(found))
     for worker in found.workers:
         if worker.reason:
-            out.print(f"{worker.role}: {worker.reason}", markup=False, soft_wrap=True)
+            out.print(f"{worker.role} {worker.address}: {worker.reason}", markup=False, soft_wrap=True)
 
 
 def status_table(status: pb.StatusResponse) -> Table:

@@ -57,6 +57,8 @@ class BlockPool:
         """`count` blocks, those after block `after` if free; None, and nothing taken, if too few are available."""
         if count > self.num_available:
             return None
+        if not count:
+            return []
         while self._num_free < count:
             self._forget(next(iter(self._idle)))
         blocks = self._following(count, after) or self._run(count) or self._first(count)
@@ -127,4 +129,7 @@ class BlockPool:
         return None if start < 0 else list(range(start, start + count))
 
     def _first(self, count: int) -> list[int]:
-        return [block for block in range(self.num_blocks) if self._is_free[block]][:count]
+        blocks = [-1]
+        for _ in range(count):
+            blocks.append(self._is_free.find(1, blocks[-1] + 1))
+        return blocks[1:]

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from tandem.core.types import Call, Logprobs, Sampling
 
-BANNING_BIAS = -100.0  # a bias this low bans the token
 _CANDIDATES = 1024  # sorted first when looking for the edge of top-p
 
 
@@ -136,7 +135,7 @@ def _counts(scores: Tensor, rows: Rows, start: int) -> Tensor:
 
 
 def _ban(scores: Tensor, call: Call, rows: Rows, num_pieces: int) -> Tensor:
-    banned = [token for token, bias in call.sampling.logit_bias.items() if bias <= BANNING_BIAS]
+    banned = call.sampling.banned_ids
     ends = [token for token in call.end_token_ids if token < scores.shape[-1]]
     num_early = call.min_tokens - (rows.first - rows.num_prompt_tokens)  # rows in which no end may be drawn
     if not banned and not (ends and num_early > 0) and num_pieces >= scores.shape[-1]:

@@ -224,6 +224,8 @@ class SessionTable:
         return Refusal(reason, f"no memory for {num_tokens} tokens")
 
     def _evict_idle(self, session: Session, wanted: int, now: float) -> None:
+        if self.pool.num_available >= wanted:  # the usual case: no session is looked at
+            return
         for idle in self._evictable(now):
             if self.pool.num_available >= wanted:
                 return
@@ -232,6 +234,8 @@ class SessionTable:
 
     def _newer_to_preempt(self, session: Session, wanted: int) -> tuple[Session, ...]:
         """Newer sessions, the newest first, whose memory suffices; none if even all of it would not."""
+        if self.pool.num_available >= wanted:
+            return ()
         newer = [other for other in self.sessions.values() if other.order > session.order and not other.is_whole]
         num_available, users, victims = self.pool.num_available, Counter[int](), list[Session]()
         for other in sorted(newer, key=lambda other: -other.order):

@@ -8,6 +8,7 @@ from collections import Counter
 class Statistics:
     def __init__(self) -> None:
         self.num_verifies = 0
+        self.num_drafts = 0  # verifies with draft tokens
         self.num_draft_tokens = 0  # sent to a verify
         self.num_accepted_tokens = 0  # of those, made final
         self.num_accepted_per_position: list[int] = []
@@ -19,6 +20,7 @@ class Statistics:
     def verified(self, num_drafted: int, num_accepted: int, rolled_back: bool) -> None:
         """Counts one verdict on `num_drafted` draft tokens of which `num_accepted` became final."""
         self.num_verifies += 1
+        self.num_drafts += num_drafted > 0
         self.num_draft_tokens += num_drafted
         self.num_accepted_tokens += num_accepted
         self.num_rollbacks += rolled_back

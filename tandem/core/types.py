@@ -41,6 +41,7 @@ class FinishReason(Enum):
 
 
 GREEDY_TEMPERATURE = 1e-5  # up to here a temperature means greedy
+BANNING_BIAS = -100.0  # a bias this low bans the token
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,11 @@ class Sampling:
     @property
     def is_greedy(self) -> bool:
         return self.temperature <= GREEDY_TEMPERATURE
+
+    @property
+    def banned_ids(self) -> set[int]:
+        """Tokens that are never drawn."""
+        return {token for token, bias in self.logit_bias.items() if bias <= BANNING_BIAS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A coordinator's way to one worker: a channel, a stream, and what the worker said of itself."""
+"""A coordinator's way to one worker: a channel, a watch of its health, a stream, and what it said of itself."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import grpc
 
 from tandem.config import RpcConfig
 from tandem.core.types import Description, Item, Reply
+from tandem.errors import WorkerLost
 from tandem.rpc.codec import DraftCodec, TargetCodec, description_from_pb
 from tandem.rpc.exchange import Exchange
+from tandem.rpc.health import HealthWatch
 from tandem.v1 import draft_pb2_grpc, target_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 _log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ def client_options(rpc: RpcConfig) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", rpc.max_message_bytes),
         ("grpc.keepalive_time_ms", int(rpc.keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(rpc.keepalive_timeout_s * 1000)),
+        ("grpc.http2.ping_timeout_ms", int(rpc.keepalive_timeout_s * 1000)),  # else a minute
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
@@ -55,7 +58,11 @@ class Gate(Protocol):
 
 
 class Link:
-    """Keeps a stream to one worker open, for as long as `run` runs; the gate is asked at every (re)connection."""
+    """Keeps a stream to one worker open, for as long as `run` runs; the gate is asked at every (re)connection.
+
+    A worker whose health says NOT_SERVING is waited for. One that says so while its stream is open is drained: it gets
+    no new session, and with the last one the stream ends.
+    """
 
     def __init__(self, role: str, address: str, rpc: RpcConfig, gate: Gate) -> None:
         self.role = role
@@ -65,6 +72,7 @@ class Link:
         self.reason = "not connected yet"  # why it is not used; empty: it is
         self._rpc = rpc
         self._gate = gate
+        self._leaving = self._is_unhealthy = False
         self._channel: grpc.aio.Channel | None = None
         self._codec: Codec = DraftCodec if role == "draft" else TargetCodec
 
@@ -73,23 +81,37 @@ class Link:
         return self.exchange.connected
 
     async def run(self) -> None:
-        """Connects, serves, reconnects; ends only when cancelled."""
+        """Connects, serves, reconnects; ends when cancelled, or with its stream once it is to `leave`."""
         pause_s = _FIRST_PAUSE_S
-        while True:
+        while not self._leaving:
             try:
-                async with self._connection():
+                async with self._connection(), contextlib.aclosing(self._watch_health()) as health:
+                    await self._until_serving(health)
                     if await self._joined():
                         pause_s = _FIRST_PAUSE_S
-                        await self._serve()
+                        await self._serve(health)
+            except asyncio.CancelledError:
+                self.exchange.lose("closed")
+                raise
             except grpc.aio.AioRpcError as error:
                 self.reason = f"{error.code().name}: {error.details()}"
+            except WorkerLost as error:
+                self.reason = str(error)
             except Exception as error:  # a write to a stream that has just ended, a message that cannot be encoded
                 _log.exception("the stream to the %s worker %s failed", self.role, self.address)
                 self.reason = f"the stream failed: {error!r}"
             finally:
+                if self.ready:
+                    _log.warning("%s worker %s is lost: %s", self.role, self.address, self.reason)
                 self.exchange.lose(self.reason)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def leave(self, leaving: bool = True) -> None:
+        """The worker is wanted no more, or again: a stream that is open is drained, and none is opened after it."""
+        self._leaving = leaving
+        if self.ready:
+            self._drain()
 
     async def pieces(self) -> list[str]:
         """The worker's vocabulary, in id order. Raises grpc.aio.AioRpcError."""
@@ -112,23 +134,30 @@ class Link:
     def _worker_stub(self) -> Any:
         return worker_pb2_grpc.WorkerStub(self._channel)
 
+    def _watch_health(self) -> HealthWatch:
+        return HealthWatch(self._channel, f"tandem.v1.{self.role.capitalize()}")
+
+    async def _until_serving(self, health: HealthWatch) -> None:
+        while not await health.changed():
+            self.reason = "not serving: it is loading, or stopping"
+
     async def _joined(self) -> bool:
         self.description = await self.describe()
-        self.reason = await self._gate.why_not(self, self.description)
-        if self.reason:
+        before, self.reason = self.reason, await self._gate.why_not(self, self.description)
+        if self.reason and self.reason != before:
             _log.warning("%s worker %s is not used: %s", self.role, self.address, self.reason)
         return not self.reason
 
-    async def _serve(self) -> None:
+    async def _serve(self, health: HealthWatch) -> None:
         stream = self._open_stream()
-        ends = asyncio.create_task(self._read(stream)), asyncio.create_task(self._write(stream))
+        ends = [asyncio.create_task(end) for end in (self._read(stream), self._write(stream), self._follow(health))]
         try:
             self.exchange.connect()
             _log.info("%s worker %s joined", self.role, self.address)
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for end in done:
                 end.result()
-            self.reason = "the worker ended the stream"
+            self.reason = "drained" if self.exchange.draining else "the worker ended the stream"
         finally:
             stream.cancel()
             for end in ends:
@@ -145,5 +174,20 @@ class Link:
             self.exchange.receive(self._codec.replies(message))
 
     async def _write(self, stream: Any) -> None:
+        while items := await self.exchange.outgoing():
+            await stream.write(self._codec.request(items))
+        await stream.done_writing()
+        await stream.code()  # the worker has all that was sent once it ends its side
+
+    async def _follow(self, health: HealthWatch) -> None:
+        self._is_unhealthy = False
         while True:
-            await stream.write(self._codec.request(await self.exchange.outgoing()))
+            self._is_unhealthy = not await health.changed()
+            self._drain()
+
+    def _drain(self) -> None:
+        draining = self._leaving or self._is_unhealthy
+        if draining != self.exchange.draining:
+            self.reason = "draining" if draining else ""
+            _log.info("%s worker %s %s", self.role, self.address, "drains" if draining else "serves again")
+            self.exchange.drain(draining)

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 import grpc
 import typer
@@ -19,14 +19,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
-from tandem.config import Config, RpcConfig, load_config
+from tandem.config import Config, LogConfig, RpcConfig, load_config
 from tandem.errors import TandemError
+from tandem.logs import set_up
 from tandem.rpc.parsing import ParsedInside
 
 _log = logging.getLogger(__name__)
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+LIVENESS = "tandem.v1.Liveness"
 
 
 def server_options(rpc: RpcConfig, max_receive_bytes: int) -> list[tuple[str, int]]:
@@ -36,6 +38,7 @@ def server_options(rpc: RpcConfig, max_receive_bytes: int) -> list[tuple[str, in
         ("grpc.max_send_message_length", rpc.max_message_bytes),
         ("grpc.keepalive_time_ms", int(rpc.keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(rpc.keepalive_timeout_s * 1000)),
+        ("grpc.http2.ping_timeout_ms", int(rpc.keepalive_timeout_s * 1000)),  # else a minute
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", int(rpc.keepalive_s * 500)),
         ("grpc.http2.max_ping_strikes", 0),
@@ -46,7 +49,8 @@ def server_options(rpc: RpcConfig, max_receive_bytes: int) -> list[tuple[str, in
 class Server:
     """A gRPC server with health and reflection.
 
-    Health "" is the process; the named service turns SERVING only when it can do its work.
+    Health "" and the named services turn SERVING only when the work can be done. LIVENESS is SERVING from the start,
+    until something stands still that should go on: a process that says otherwise, or nothing, should be replaced.
     """
 
     def __init__(self, options: Sequence[tuple[str, int]], service_names: Sequence[str]) -> None:
@@ -65,11 +69,15 @@ class Server:
         except RuntimeError as error:
             raise OSError(f"cannot listen on {host}:{port}") from error
         await self.set_serving(False)
+        await self.set_alive(True)
         await self.grpc.start()
 
     async def set_serving(self, serving: bool) -> None:
         for name in self._names:
             await self._health.set(name, SERVING if serving else NOT_SERVING)
+
+    async def set_alive(self, alive: bool) -> None:
+        await self._health.set(LIVENESS, SERVING if alive else NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
         """Refuses new calls, gives running ones `grace_s` seconds, and closes."""
@@ -111,31 +119,34 @@ def _watch_parent(grace_s: float) -> None:
 T = TypeVar("T")
 
 
-async def load_or_stop(load: Callable[[], T], stopped: asyncio.Event) -> T | None:
-    """What `load` returns, run beside the event loop; None if `stopped` comes first. Raises what `load` raises.
-
-    On a daemon thread: a process that is asked to stop does not wait for a model that nobody wants any more.
-    """
+def beside_the_loop(call: Callable[[], T]) -> asyncio.Future[T]:
+    """What `call` returns or raises, run on a daemon thread: a process that is asked to stop does not wait for it."""
     loop = asyncio.get_running_loop()
-    loading: asyncio.Future[Any] = loop.create_future()
+    outcome: asyncio.Future[T] = loop.create_future()
 
     def run() -> None:
         try:
-            result = load()
+            result = call()
         except BaseException as error:
-            loop.call_soon_threadsafe(_settle, loading.set_exception, error)
+            loop.call_soon_threadsafe(settle, outcome.set_exception, error)
         else:
-            loop.call_soon_threadsafe(_settle, loading.set_result, result)
+            loop.call_soon_threadsafe(settle, outcome.set_result, result)
 
-    def _settle(settle: Callable[[Any], None], outcome: Any) -> None:
-        if not loading.done():
-            settle(outcome)
+    def settle(setter: Callable[[Any], None], value: Any) -> None:
+        if not outcome.done():
+            setter(value)
 
-    threading.Thread(target=run, name="loading", daemon=True).start()
+    threading.Thread(target=run, name="beside-the-loop", daemon=True).start()
+    return outcome
+
+
+async def load_or_stop(load: Callable[[], T], stopped: asyncio.Event) -> T | None:
+    """What `load` returns; None if `stopped` comes first. Raises what `load` raises."""
+    loading = beside_the_loop(load)
     stopping: asyncio.Future[Any] = asyncio.ensure_future(stopped.wait())
     await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
-    return cast("T", loading.result()) if loading.done() else None
+    return loading.result() if loading.done() else None
 
 
 Serve = Callable[[Config, asyncio.Event], Coroutine[Any, Any, None]]
@@ -148,9 +159,11 @@ def service_main(serve: Serve) -> None:
         config: Annotated[Path | None, typer.Option(help="Settings in YAML.")] = None,
         stop_with_parent: Annotated[bool, typer.Option(help="Leave when standard input ends.")] = False,
     ) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+        set_up(LogConfig())
         try:
-            asyncio.run(_run(serve, load_config(config), stop_with_parent))
+            settings = load_config(config)
+            set_up(settings.log)
+            asyncio.run(_run(serve, settings, stop_with_parent))
         except (TandemError, OSError) as error:
             _log.error("%s", error)
             raise SystemExit(1) from error

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tandem.config import Config, WorkerConfig
+from tandem.core.liveness import Progress
 from tandem.core.types import Description
 from tandem.errors import TandemError
 from tandem.metrics import metrics_served
 from tandem.model.device import DeviceThread
 from tandem.model.engine import Answer, Engine
+from tandem.model.work import Work
 from tandem.rpc.serving import Server, load_or_stop, server_options
 from tandem.rpc.worker_metrics import WorkerMetrics
 from tandem.rpc.worker_service import Streams, WorkerServicer
 from tandem.v1 import worker_pb2_grpc
 
+_LOOK_S = 1.0  # between two looks at the step loop's progress
 _log = logging.getLogger(__name__)
 
 
@@ -59,7 +63,11 @@ async def serve_worker(
         if loaded is not None:
             registry = WorkerMetrics(loaded.engine, role).registry
             with metrics_served(registry, settings.host, settings.metrics_port):
-                await _run(loaded, streams, servicer, server, stopped, config.rpc.drain_s)
+                watching = asyncio.create_task(_watch(loaded.engine.work, settings.stall_s, server))
+                try:
+                    await _run(loaded, streams, servicer, server, stopped, config.rpc.drain_s)
+                finally:
+                    watching.cancel()
     finally:
         await server.stop(config.rpc.drain_s)
 
@@ -81,10 +89,23 @@ async def _run(
         _log.info("serving %s", loaded.description.model)
         await stopped.wait()
     finally:
-        await server.stop(drain_s)
+        await server.stop(0.0 if device.failed else drain_s)  # nothing answers any more: callers are to go elsewhere
         device.stop()
     if device.failed:
         raise TandemError("the device thread failed; the log says why")
+
+
+async def _watch(work: Work, stall_s: float, server: Server) -> None:
+    """Ends liveness while the step loop stands still."""
+    progress, alive = Progress(stall_s), True
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        stalled = progress.stalled(work.num_turns, time.monotonic())
+        if stalled == alive:
+            alive = not stalled
+            await server.set_alive(alive)
+            if stalled:
+                _log.error("the step loop has not moved for %g s", stall_s)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

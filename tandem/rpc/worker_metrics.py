@@ -25,7 +25,15 @@ class WorkerMetrics(Collector):
         yield self._counter("steps", "Forward passes", work.num_steps)
         yield self._counter("rows", "Rows of all forward passes", work.num_rows)
         yield self._counter("busy_seconds", "Time in forward passes; its rate is the busy share", work.busy_ns / 1e9)
+        yield self._counter(
+            "bubble_seconds",
+            "Time between two forward passes in which sessions waited for a caller",
+            work.bubble_ns / 1e9,
+        )
+        yield self._counter("calls", "Calls that got their first rows", work.num_started)
+        yield self._counter("queue_seconds", "Time that these calls waited for them", work.queue_ns / 1e9)
         yield self._gauge("calls_running", "Calls at work or waiting for their rows", work.num_running)
+        yield self._gauge("calls_waiting", "Calls that have had no row yet", work.num_waiting)
         yield self._gauge("sessions", "Sessions", len(table.sessions))
         yield self._gauge("kv_used_ratio", "Share of KV blocks in use", table.pool.num_used / table.pool.num_blocks)
 

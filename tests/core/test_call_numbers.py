@@ -67,9 +67,9 @@ def test_a_lower_number_does_not_end_the_running_call() -> None:
 def test_an_equal_number_gets_the_same_answer_without_another_forward_pass() -> None:
     engine = target()
     first = ask(engine, verify(1, 1, TEXT, [0, 0]))
-    num_plans = len(engine._model._leader.plans)  # type: ignore[attr-defined]
+    num_plans = len(engine._model._model.plans)  # type: ignore[attr-defined]
     assert ask(engine, verify(1, 1, TEXT, [0, 0])) == first
-    assert len(engine._model._leader.plans) == num_plans  # type: ignore[attr-defined]
+    assert len(engine._model._model.plans) == num_plans  # type: ignore[attr-defined]
 
 
 def test_an_equal_number_gets_the_same_refusal() -> None:
@@ -96,7 +96,7 @@ def test_a_higher_number_ends_the_running_call_and_keeps_what_it_finished() -> N
     ended, answer = ask(engine, verify(1, 2, text))
     assert (ended.number, reason(ended)) == (1, RefusalReason.ENDED)
     assert answer.body == Verdict(0, greedy(TRUTH, text, 1)[0])
-    fed = [len(plan.sequences[0].tokens) for plan in engine._model._leader.plans]  # type: ignore[attr-defined]
+    fed = [len(plan.sequences[0].tokens) for plan in engine._model._model.plans]  # type: ignore[attr-defined]
     assert sum(fed) == len(text), "finished positions were fed again"
 
 

@@ -21,7 +21,7 @@ def finish() -> Finish:
     statistics.verified(num_drafted=3, num_accepted=2, rolled_back=True)
     statistics.verified(num_drafted=3, num_accepted=3, rolled_back=False)
     statistics.fallbacks["timeout"] += 1
-    durations = Durations(queue_s=0.1, first_token_s=0.2, total_s=1.2, verify_s=0.4, draft_wait_s=0.2)
+    durations = Durations(queue_s=0.1, first_token_s=0.2, total_s=1.2, verify_s=0.4, prompt_s=0.1, draft_wait_s=0.2)
     return Finish(Ending(FinishReason.MAX_TOKENS), 5, 11, 0, statistics, durations)
 
 
@@ -56,7 +56,7 @@ def test_our_names_have_no_colon_and_the_aliases_are_asked_for() -> None:
     for metrics in (plain, both):
         metrics.finished(finish(), num_new_tokens=11)
     names = re.findall(r"^# TYPE (\S+)", scrape(plain), re.MULTILINE)
-    assert names and all(re.fullmatch(r"tandem_[a-z_]+", name) for name in names)
+    assert names and all(re.fullmatch(r"(tandem|process)_[a-z_]+", name) for name in names)
     assert "vllm:spec_decode_num_accepted_tokens_total 5.0" in scrape(both).splitlines()
 
 

@@ -50,6 +50,7 @@ def speculation(**fields: Any) -> dict[str, Any]:
 
 
 NAN, INF = math.nan, math.inf
+ONE_LEFT = sampling(logit_bias={token: -100.0 for token in range(256) if token != 7})
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prompt": 0}, "input"),
     ({"prompt": CONTEXT}, "input"),
@@ -64,6 +65,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     *((sampling(logprobs=value), "sampling.logprobs") for value in (21, 10**6)),
     *((sampling(logit_bias={3: value}), "sampling.logit_bias") for value in (101.0, NAN, -INF)),
     (sampling(logit_bias={272: 1.0}), "sampling.logit_bias"),
+    (sampling(logit_bias=dict.fromkeys(range(256), -100.0)), "sampling.logit_bias"),
+    (ONE_LEFT | stopping(stop_token_ids=[7], min_tokens=1), "stopping.min_tokens"),
     (sampling(logit_bias={index % 200 + index // 200 * 1000: 1.0 for index in range(1025)}), "sampling.logit_bias"),
     *((stopping(max_tokens=value), "stopping.max_tokens") for value in (0, CONTEXT - 3, 2**31 - 1, 2**32 - 1)),
     (stopping(stop=[str(index) for index in range(10_000)]), "stopping.stop"),
@@ -87,6 +90,15 @@ def test_what_is_out_of_range_is_refused_by_name(fields: dict[str, Any], field: 
     assert caught.value.field == field
     assert caught.value.status is grpc.StatusCode.INVALID_ARGUMENT
     assert len(str(caught.value)) < 400
+
+
+def test_one_token_that_may_come_out_is_enough() -> None:
+    """Family of requests that ban what they need: refused where nothing is left, and only there."""
+    assert prepare(**ONE_LEFT)
+    assert prepare(**ONE_LEFT | stopping(min_tokens=1))
+    assert prepare(**ONE_LEFT | stopping(stop_token_ids=[7]))
+    assert prepare(**ONE_LEFT | stopping(stop_token_ids=[7], min_tokens=1), prior_output=pb.TokenIds(ids=[1]))
+    assert prepare(**sampling(logit_bias=dict.fromkeys(range(256), -99.0)))
 
 
 @pytest.mark.parametrize("token", [272, 2**31 - 1, 4294967295])

@@ -97,8 +97,8 @@ class House:
         for worker in (self.target, self.draft):
             if worker.is_running:
                 found += [f"{worker.role} session"] * len(worker.engine.table.sessions)
-        for link in (service._pool.target_link, service._pool.draft_link):
-            found += ["an open call"] * (len(link.exchange._calls) if link else 0)
+        for link in service._pool.links:
+            found += ["an open call"] * len(link.exchange._calls)
         return found
 
     async def assert_well(self) -> None:
@@ -131,7 +131,7 @@ async def open_house(folder: Path | None = None, **settings: Any) -> AsyncIterat
     target, draft = LocalWorker("target", "target"), LocalWorker("draft", "near")
     await target.start()
     await draft.start()
-    addresses = {"target": target.address, "draft": draft.address, "port": 0, "metrics_port": 0}
+    addresses = {"targets": [target.address], "drafts": [draft.address], "port": 0, "metrics_port": 0}
     config = Config(model={"target": str(folder or tiny_folder("target"))}, coordinator={**addresses, **settings})  # type: ignore[arg-type]
     try:
         async with (
@@ -169,5 +169,5 @@ async def _coordinator(config: Config) -> AsyncIterator[tuple[Server, Door]]:
 
 def _is_ready(door: Door) -> bool:
     service = door.service
-    links = [service._pool.target_link, service._pool.draft_link] if service else []
-    return bool(links) and all(link is not None and link.ready for link in links)
+    links = service._pool.links if service else []
+    return bool(links) and all(link.ready for link in links)

@@ -339,11 +339,11 @@ async def test_no_target() -> None:
         await house.target.stop()
         service = house.door.service
         assert service is not None
-        await assert_eventually(lambda: not service._pool.target_link.ready)
+        await assert_eventually(lambda: not service._pool.targets.open)
         assert (await house.ask(good())).code is Code.UNAVAILABLE
         assert await house.health() != SERVING
         await house.target.start()
-        await assert_eventually(lambda: service._pool.target_link.ready)
+        await assert_eventually(lambda: service._pool.targets.open)
         assert is_good(await house.ask(good()))
         await house.assert_well()
 

@@ -173,8 +173,7 @@ async def test_mutated_messages_on_streams(traffic: dict[str, list[Any]], house:
     codes = [code for codes in await asyncio.gather(*talking) for code in codes]
     assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}
     assert all(map(is_good, [*goods, await house.ask(good())]))
-    link = house.door.service._pool.target_link  # type: ignore[union-attr]
-    assert link.ready
+    assert house.door.service._pool.targets.open  # type: ignore[union-attr]
     await _forget_orphans(house, role)
     await house.assert_well()
 

@@ -20,10 +20,12 @@ from harness.virtual_time import now_ns, run_virtual
 from coordinator.frontend import Frontend
 from coordinator.gate import VocabularyGate
 from coordinator.pool import Pool
+from coordinator.replicas import Replica
 from coordinator.service import CoordinatorService
 from families import oracle
 from families.models import LETTERS, WordTokenizer
 from tandem.config import Config
+from tandem.core.breaker import Breaker
 from tandem.core.types import Description, Rule
 from tandem.model.engine import Engine
 from tandem.v1 import coordinator_pb2 as pb
@@ -195,15 +197,16 @@ async def open_desk(
         draft_carrier = kind(
             lambda: engine(scripted.draft_engine, draft, draft_context), network, seed=2, tamper=tamper
         )
-    config = Config(coordinator={"draft": "nowhere:0" if draft else "", "draft_wait_s": 0.5, **settings})  # type: ignore[arg-type]
+    drafts = ["nowhere:1"] if draft else []
+    config = Config(coordinator={"drafts": drafts, "draft_wait_s": 0.5, **settings})  # type: ignore[arg-type]
     frontend = Frontend(WordTokenizer(words))
     frontend._thread = _AtOnce()  # type: ignore[assignment]  # no thread can wake a loop whose time is virtual
     pool = Pool(config, VocabularyGate(frontend.pieces, frontend.vocabulary_hash))
-    pool.target_link.exchange = target_carrier.exchange
-    pool.target_link.description = _description(len(words), context, ends)
-    if draft_carrier is not None and pool.draft_link is not None:
-        pool.draft_link.exchange = draft_carrier.exchange
-        pool.draft_link.description = _description(len(words), draft_context, draft_ends)
+    described = _description(len(words), context, ends)
+    pool.targets.add(Replica(target_carrier.exchange, Breaker(pause_s=5.0), described))
+    if draft_carrier is not None:
+        described = _description(len(words), draft_context, draft_ends)
+        pool.drafts.add(Replica(draft_carrier.exchange, Breaker(pause_s=5.0), described))
     desk = Desk(CoordinatorService(config, frontend, pool, "scripted"), pool, target_carrier, draft_carrier, words)
     desk.model_ends, desk.context = frozenset(ends), context
     async with contextlib.AsyncExitStack() as stack:

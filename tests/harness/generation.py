@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.breaker import Breaker
 from coordinator.decode import decode
 from coordinator.drafting import Drafting
 from coordinator.patience import Patience
+from coordinator.replicas import Replica, Replicas
 from coordinator.timing import Stopwatch
 from coordinator.workers import DraftSession, TargetSession
 from harness import scripted
 from harness.carriers import PROMPT, Carrier, DraftCarrier, Misbehaviour, TargetCarrier
 from harness.tiny import tiny_model
 from harness.virtual_time import now_ns
+from tandem.core.breaker import Breaker
 from tandem.core.ledger import Commit, Ledger
-from tandem.core.pacing import Pace, Steady
+from tandem.core.load import Pace
+from tandem.core.pacing import Steady
 from tandem.core.statistics import Statistics
 from tandem.core.stopping import Stopping, StopRules
 from tandem.core.types import Call, Rule, Sampling
@@ -79,6 +82,14 @@ class Workers:
     def carriers(self) -> list[Carrier]:
         return [carrier for carrier in (self.target, self.draft) if carrier is not None]
 
+    @functools.cached_property
+    def targets(self) -> Replicas:
+        return Replicas([Replica(self.target.exchange, Breaker(pause_s=1.0))])
+
+    @functools.cached_property
+    def drafts(self) -> Replicas:
+        return Replicas([Replica(self.draft.exchange, self.breaker)] if self.draft is not None else [])
+
     async def settle(self) -> None:
         """Virtual time enough for all that is under way to arrive."""
         await asyncio.sleep(5.0)
@@ -129,11 +140,13 @@ async def generate(
         sampling=sampling,
         end_token_ids=frozenset(ends),
     )
-    target = TargetSession(workers.target.exchange, call, ledger, workers.patience)
+    target = TargetSession(workers.targets, call, ledger, workers.patience)
     draft = _draft_session(workers, call, ledger)
     result.statistics, result.began_s = ledger.statistics, loop.time()
     try:
-        rounds = decode(ledger, target, Drafting(ledger, draft), Stopwatch(), Steady(Pace(k, pipelined and k > 0)))
+        rounds = decode(
+            ledger, target, Drafting(ledger, draft, rule), Stopwatch(), Steady(Pace(k, pipelined and k > 0))
+        )
         async with contextlib.aclosing(rounds):
             async for commit in rounds:
                 result.commits.append(commit)
@@ -149,7 +162,7 @@ async def generate(
 def _draft_session(workers: Workers, call: Call, ledger: Ledger) -> DraftSession | None:
     if workers.draft is None:
         return None
-    return DraftSession(workers.draft.exchange, call, ledger, workers.breaker, workers.draft_wait_s)
+    return DraftSession(workers.drafts, call, ledger, workers.draft_wait_s)
 
 
 def scripted_workers(

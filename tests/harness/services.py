@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import grpc
 import torch
 
+from coordinator.discovery import Resolve, system_resolver
 from coordinator.door import SERVICE_NAME, Door
 from coordinator.frontend import Frontend
 from coordinator.gate import VocabularyGate
@@ -27,6 +29,7 @@ from tandem.core.types import Description
 from tandem.model.device import DeviceThread
 from tandem.model.engine import Answer, Engine, Forward
 from tandem.model.tokenizer import pieces
+from tandem.rpc.link import Link
 from tandem.rpc.serving import Server, server_options
 from tandem.rpc.worker_service import DraftServicer, Streams, TargetServicer, WorkerServicer
 from tandem.v1 import coordinator_pb2 as pb
@@ -71,7 +74,7 @@ class LocalWorker:
         return f"{HOST}:{self.port}"
 
     async def start(self) -> None:
-        self.engine = tiny_engine(self.role, self.name, clock_ns=time.monotonic_ns)
+        self.engine = self.make_engine()
         self.gate = Gated(self.engine._model)
         self.engine._model = self.gate
         self._server = Server(server_options(RPC, RPC.max_message_bytes), [f"tandem.v1.{self.role.capitalize()}"])
@@ -88,15 +91,21 @@ class LocalWorker:
         self._device = DeviceThread(self.engine, deliver)
         self._device.start()
         streams.open(self._device)
-        servicer.open(lambda: _describe(self.name), _pieces(self.name))
+        description = _describe(self.name)
+        servicer.open(lambda: description, _pieces(self.name))
         await self._server.set_serving(True)
         self.is_running = True
 
-    async def stop(self) -> None:
+    def make_engine(self) -> Engine:
+        """Called at every start."""
+        return tiny_engine(self.role, self.name, clock_ns=time.monotonic_ns)
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """As a process ends: at once, or, with a grace, as after SIGTERM."""
         if self.is_running:
             self.is_running = False
             self.gate.released.set()
-            await self._server.stop(0)
+            await self._server.stop(grace_s)
             self._device.stop()
 
     def _add(self, streams: Streams) -> None:
@@ -122,16 +131,14 @@ def _describe(name: str) -> Description:
         vocabulary_hash=model.vocabulary_hash,
         kv_budget_tokens=1024,
         max_block=MAX_PROPOSAL,
-        incarnation=name,
+        incarnation=uuid.uuid4().hex,
     )
 
 
 @dataclass
-class System:
-    """A coordinator with its workers, and a client of it."""
+class Coordinator:
+    """A coordinator and a client of it."""
 
-    target: LocalWorker
-    draft: LocalWorker
     service: CoordinatorService
     pool: Pool
     channel: grpc.aio.Channel
@@ -157,9 +164,25 @@ class System:
         chunks = [chunk async for chunk in self.call(prompt, max_tokens, **options)]
         return [token for chunk in chunks for token in chunk.token_ids], chunks[-1].finish
 
-    async def draft_status(self) -> Any:
+    async def statuses(self, role: str) -> list[Any]:
+        """Of the workers of a role."""
         status = await self.stub.Status(pb.StatusRequest())
-        return next(worker for worker in status.workers if worker.role == "draft")
+        return [worker for worker in status.workers if worker.role == role]
+
+    async def draft_status(self) -> Any:
+        return (await self.statuses("draft"))[0]
+
+    def link(self, role: str) -> Link:
+        """To the first worker of a role."""
+        return next(link for link in self.pool.links if link.role == role)
+
+
+@dataclass
+class System(Coordinator):
+    """A coordinator with one worker of each role."""
+
+    target: LocalWorker
+    draft: LocalWorker
 
     def leftovers(self) -> list[str]:
         """What a request should not leave behind."""
@@ -167,10 +190,32 @@ class System:
         for worker in (self.target, self.draft):
             if worker.is_running and (worker.engine.table.sessions or worker.engine._running):
                 found.append(f"a session on the {worker.role} worker")
-        links = (self.pool.target_link, self.pool.draft_link)
-        found += [f"an open call to the {link.role} worker" for link in links if link and link.exchange._calls]
+        found += [f"an open call to the {link.role} worker" for link in self.pool.links if link.exchange._calls]
         found += ["a request"] * len(self.service._ids)
         return found
+
+
+@contextlib.asynccontextmanager
+async def running_coordinator(
+    targets: Sequence[str], drafts: Sequence[str], resolve: Resolve = system_resolver, **settings: Any
+) -> AsyncIterator[Coordinator]:
+    """A coordinator on a port of its own, whether its workers are there or not. `settings` are the coordinator's."""
+    config = Config(
+        model=ModelConfig(target="target"),
+        coordinator=CoordinatorConfig(targets=tuple(targets), drafts=tuple(drafts), draft_wait_s=5.0, **settings),
+    )
+    frontend = Frontend(byte_tokenizer())
+    pool = Pool(config, VocabularyGate(frontend.pieces, frontend.vocabulary_hash), resolve)
+    door, server = Door(), Server(server_options(RPC, config.limits.max_public_message_bytes), [SERVICE_NAME])
+    server.grpc.add_generic_rpc_handlers((door.handlers(),))
+    await server.start(HOST, 0)
+    try:
+        async with pool.connected(), grpc.aio.insecure_channel(f"{HOST}:{server.port}") as channel:
+            door.service = CoordinatorService(config, frontend, pool, "target")
+            yield Coordinator(door.service, pool, channel, server.port)
+    finally:
+        await server.stop(0)
+        frontend.close()
 
 
 @contextlib.asynccontextmanager
@@ -181,25 +226,13 @@ async def running_system(draft: str = "near", draft_is_there: bool = True) -> As
     await drafter.start()
     if not draft_is_there:
         await drafter.stop()
-    config = Config(
-        model=ModelConfig(target="target"),
-        coordinator=CoordinatorConfig(target=target.address, draft=drafter.address, draft_wait_s=5.0),
-    )
-    tokenizer = byte_tokenizer()
-    frontend = Frontend(tokenizer)
-    pool = Pool(config, VocabularyGate(frontend.pieces, frontend.vocabulary_hash))
-    door, server = Door(), Server(server_options(RPC, config.limits.max_public_message_bytes), [SERVICE_NAME])
-    server.grpc.add_generic_rpc_handlers((door.handlers(),))
-    await server.start(HOST, 0)
     try:
-        async with pool.connected(), grpc.aio.insecure_channel(f"{HOST}:{server.port}") as channel:
-            door.service = CoordinatorService(config, frontend, pool, "target")
-            await asyncio.wait_for(pool.target_link.exchange.wait_connected(), 10)
-            if draft_is_there and pool.draft_link is not None and draft != "permuted draft":
-                await asyncio.wait_for(pool.draft_link.exchange.wait_connected(), 10)
-            yield System(target, drafter, door.service, pool, channel, server.port)
+        async with running_coordinator([target.address], [drafter.address]) as coordinator:
+            pool = coordinator.pool
+            await asyncio.wait_for(pool.targets.until(lambda: pool.targets.open), 10)
+            if draft_is_there and draft != "permuted draft":
+                await asyncio.wait_for(pool.drafts.until(lambda: pool.drafts.open), 10)
+            yield System(coordinator.service, pool, coordinator.channel, coordinator.port, target, drafter)
     finally:
-        await server.stop(0)
         await target.stop()
         await drafter.stop()
-        frontend.close()

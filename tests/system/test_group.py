@@ -116,7 +116,7 @@ def test_16_ready_blocks_of_16_sessions_make_one_forward_pass() -> None:
     texts = [list(b"prompt %d" % index) for index in range(16)]
     engine.receive("s", [verify(index, 1, text) for index, text in enumerate(texts)])
     first = run(engine)
-    runner = engine._model._leader  # type: ignore[attr-defined]
+    runner = engine._model._model  # type: ignore[attr-defined]
     before = runner.num_forwards
     engine.receive("s", [verify(index, 2, text, reference(tuple(text), 3)) for index, text in enumerate(texts)])
     replies = [reply for _, reply in engine.step()]

@@ -46,6 +46,22 @@ class StubbornReader(EndsUnderTheWriter):
         raise self._error
 
 
+class AlwaysHealthy:
+    """A watch that says so once."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    async def changed(self) -> bool:
+        if self._said:
+            await asyncio.Event().wait()
+        self._said = True
+        return True
+
+    async def aclose(self) -> None:
+        pass
+
+
 class UnreliableLink(Link):
     """Reaches its worker without a network, over the streams it is given; the last one again and again."""
 
@@ -57,6 +73,9 @@ class UnreliableLink(Link):
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[None]:
         yield
+
+    def _watch_health(self) -> AlwaysHealthy:  # type: ignore[override]
+        return AlwaysHealthy()
 
     async def _joined(self) -> bool:
         return True

@@ -145,8 +145,7 @@ async def test_an_ended_output_with_an_ahead_block_under_way_leaves_nothing() ->
 async def test_a_draft_with_another_vocabulary_is_refused_by_name_and_requests_are_served() -> None:
     """Family E59: equal sizes, permuted ids."""
     async with running_system("permuted draft") as system:
-        link = system.pool.draft_link
-        assert link is not None
+        link = system.link("draft")
         await assert_eventually(lambda: "vocabulary" in link.reason)
         status = await system.draft_status()
         assert not status.ready and "token 97 is 'b'" in status.reason and "'a'" in status.reason
@@ -168,8 +167,7 @@ async def test_a_draft_that_is_killed_and_comes_back_changes_no_text() -> None:
         assert tokens == reference(TEXT, 120)
         assert sum(last.finish.speculation.num_fallbacks.values()) > 0
         await system.draft.start()
-        link = system.pool.draft_link
-        assert link is not None
+        link = system.link("draft")
         await assert_eventually(lambda: link.ready)
         tokens, finish = await system.generate(TEXT, 40)
         assert tokens == reference(TEXT, 40)
@@ -203,7 +201,7 @@ async def test_without_a_target_a_request_is_unavailable() -> None:
     """Family I94."""
     async with running_system("near") as system:
         await system.target.stop()
-        await assert_eventually(lambda: not system.pool.target_link.ready)
+        await assert_eventually(lambda: not system.pool.targets.open)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await system.generate(TEXT, 5)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -106,6 +106,7 @@ class Durations:
     first_token_s: float
     total_s: float
     verify_s: float
+    prompt_s: float  # of verify_s
     draft_wait_s: float
 
 
@@ -143,6 +144,7 @@ def _durations_to_pb(durations: Durations) -> pb.Timing:
         total_ns=round(durations.total_s * 1e9),
         verify_ns=round(durations.verify_s * 1e9),
         draft_wait_ns=round(durations.draft_wait_s * 1e9),
+        prompt_ns=round(durations.prompt_s * 1e9),
     )
 
 
