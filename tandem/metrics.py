@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, disable_created_metrics, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, start_http_server
 
 from tandem.errors import ConfigError
 
@@ -17,14 +17,18 @@ REQUEST_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 
 
 @contextlib.contextmanager
 def metrics_served(registry: CollectorRegistry, host: str, port: int) -> Iterator[int]:
-    """Serves `registry` on /metrics while entered; yields the port (0: any free one). Raises ConfigError if taken."""
+    """Serves `registry` on /metrics while entered, with the process's CPU time and memory; yields the port (0: any free
+    one). Raises ConfigError if taken.
+    """
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise ConfigError(f"metrics_port: cannot listen on {host}:{port}: {error.strerror}") from error
+    process = ProcessCollector(registry=registry)
     try:
         yield server.server_port
     finally:
+        registry.unregister(process)
         server.shutdown()
         server.server_close()
         thread.join()

@@ -78,6 +78,11 @@ class Supervisor:
     ) -> None:
         self.stop()
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes that were started and not stopped, by the name of their service."""
+        return {service.name: process.pid for service, process in self._running.items()}
+
     def start(self) -> None:
         for service in self.services:
             self._running[service] = self._spawn(service)

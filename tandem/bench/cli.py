@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from tandem.bench import throughput_report
+from tandem.bench.latency_cli import latency
+from tandem.bench.orchestration_command import orchestration
 from tandem.bench.throughput import CONCURRENCIES, PROMPTS, Prompt, Report, load_prompts, measure
 from tandem.cli.console import err, out
 from tandem.cli.demo import DRAFT_FOLDER
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from tandem.bench.forward import Point
 
 bench = typer.Typer(help="Measure Tandem.", no_args_is_help=True)
+bench.command()(latency)
+bench.command()(orchestration)
 _CONCURRENCIES = ",".join(map(str, CONCURRENCIES))
 DTYPES: tuple[str, ...] = get_args(ModelConfig.model_fields["dtype"].annotation)
 

@@ -148,11 +148,11 @@ async def measure(
     for concurrency in concurrencies:
         for way in ways:
             show(f"{concurrency} at once, {way.name}")
-            cells.append(await _measure_cell(client, _spread(prompts), way, concurrency, max_tokens))
+            cells.append(await _measure_cell(client, spread(prompts), way, concurrency, max_tokens))
     return Report(status.model, status.version, max_tokens, tuple(cells))
 
 
-def _spread(prompts: Sequence[Prompt]) -> list[Prompt]:
+def spread(prompts: Sequence[Prompt]) -> list[Prompt]:
     """Category by category in turn, so that any number of them from the start is a mixture."""
     ranks: dict[str, Iterator[int]] = {}
     ranked = [(next(ranks.setdefault(prompt.category, count())), prompt) for prompt in prompts]

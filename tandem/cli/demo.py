@@ -23,8 +23,8 @@ from tandem.config import Config
 from tandem.errors import TandemError
 from tandem.supervisor import READY, StopSignal
 
-PROMPT = "Give me a recipe for pancakes, step by step."  # of the kind that the stand-in draft is best at
-BLOCK = 2  # draft tokens per block, where the stand-in draft has its hits
+PROMPT = "Give me a recipe for pancakes, step by step."  # of the kind that the shipped draft is best at
+BLOCK = 2  # draft tokens per block, where the shipped draft has its hits
 TEMPERATURE, SEED = 0.8, 7
 DRAFT_FOLDER = Path(__file__).resolve().parents[2] / "models" / "smollm2-draft"
 

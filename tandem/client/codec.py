@@ -119,6 +119,7 @@ def _finish_from_pb(finish: pb.Finish) -> Finish:
         stop=finish.stop,
         stop_token_id=finish.stop_token_id if finish.HasField("stop_token_id") else None,
         num_prompt_tokens=finish.num_prompt_tokens,
+        num_reused_prompt_tokens=finish.num_reused_prompt_tokens,
         num_output_tokens=finish.num_output_tokens,
         speculation=_speculation_from_pb(finish.speculation),
         timing=_timing_from_pb(finish.timing),
@@ -145,6 +146,7 @@ def _timing_from_pb(timing: pb.Timing) -> Timing:
         total_s=timing.total_ns / 1e9,
         verify_s=timing.verify_ns / 1e9,
         draft_wait_s=timing.draft_wait_ns / 1e9,
+        prompt_s=timing.prompt_ns / 1e9,
     )
 
 

@@ -63,6 +63,7 @@ class Progress:
             stop=self._finish.stop,
             stop_token_id=self._finish.stop_token_id,
             num_prompt_tokens=self._finish.num_prompt_tokens,
+            num_reused_prompt_tokens=self._finish.num_reused_prompt_tokens,
             num_output_tokens=self._finish.num_output_tokens,
             speculation=self._finish.speculation,
             timing=self._finish.timing,

@@ -69,6 +69,7 @@ class Timing:
     total_s: float = 0.0
     verify_s: float = 0.0
     draft_wait_s: float = 0.0  # in which no verify ran because a draft was awaited
+    prompt_s: float = 0.0  # of verify_s: the first verify, which computes the prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class Finish:
     stop: str = ""  # the stop string that matched
     stop_token_id: int | None = None  # the end or stop token that was drawn
     num_prompt_tokens: int = 0
+    num_reused_prompt_tokens: int = 0  # found in the target's cache, not computed; after a resumption, by the last one
     num_output_tokens: int = 0
     speculation: SpeculationStats = SpeculationStats()
     timing: Timing = Timing()
@@ -117,6 +119,7 @@ class Generation:
     stop: str  # the stop string that matched
     stop_token_id: int | None
     num_prompt_tokens: int
+    num_reused_prompt_tokens: int
     num_output_tokens: int
     speculation: SpeculationStats
     timing: Timing

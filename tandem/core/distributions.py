@@ -50,6 +50,13 @@ def are_usable(logits: Tensor) -> Tensor:
     return torch.isfinite(logits.amax(dim=-1))  # amax passes NaN on
 
 
+def changes_logits(call: Call) -> bool:
+    """Whether penalties, bias, or a minimum length may change logits before temperature."""
+    sampling = call.sampling
+    penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
+    return penalties != (1.0, 0.0, 0.0) or bool(sampling.logit_bias) or call.min_tokens > 0
+
+
 def score(logits: Tensor, call: Call, rows: Rows, num_pieces: int) -> Tensor:
     """Logits after penalties, bias, bans and temperature (greedy: 1). [rows, V] of any dtype -> float64 [rows, V].
 

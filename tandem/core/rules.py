@@ -20,7 +20,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tandem.core.distributions import Rows, UnusableLogits, are_usable, log_probabilities, score, truncate
+from tandem.core.distributions import (
+    Rows,
+    UnusableLogits,
+    are_usable,
+    changes_logits,
+    log_probabilities,
+    score,
+    truncate,
+)
 from tandem.core.noise import Purpose, noise_key, race, race_among, uniforms
 from tandem.core.types import Call, Rule, SparseDistribution, Verdict, Verify
 
@@ -41,6 +49,9 @@ def judge(item: Verify, tokens: Sequence[int], logits: Tensor, num_pieces: int) 
     Raises UnusableLogits, EmptySupport, and ValueError for a block whose q cannot be one.
     """
     call, block = item.call, item.block
+    if (own := largest(logits, call, num_pieces)) is not None:
+        num_accepted = num_agreeing(block.tokens, own)
+        return Verdict(num_accepted, own[num_accepted])
     rows = Rows(tokens, item.prefix.length, item.prefix.num_prompt_tokens)
     usable = are_usable(logits)
     scores = score(logits.where(usable[:, None], 0.0), call, rows, num_pieces)
@@ -60,6 +71,8 @@ def judge(item: Verify, tokens: Sequence[int], logits: Tensor, num_pieces: int) 
 
 def draw(call: Call, tokens: Sequence[int], num_prompt_tokens: int, logits: Tensor, num_pieces: int) -> Drawn:
     """The draft's token after `tokens`. logits: [1, V]. Raises UnusableLogits, EmptySupport."""
+    if (own := largest(logits, call, num_pieces)) is not None:
+        return Drawn(own[0])
     rows = Rows(tokens, len(tokens), num_prompt_tokens)
     scores = score(logits, call, rows, num_pieces)
     if call.rule is not Rule.REJECTION:
@@ -67,6 +80,19 @@ def draw(call: Call, tokens: Sequence[int], num_prompt_tokens: int, logits: Tens
     q = sparse_q(truncate(scores, call.sampling)[0])
     key = noise_key(call.seed, call.round, rows.first, Purpose.DRAFT)
     return Drawn(_draw_from(q, key), (q,))
+
+
+def largest(logits: Tensor, call: Call, num_pieces: int) -> list[int] | None:
+    """The token of each row under greedy, in one pass; None where more must be looked at. logits: [rows, V].
+
+    That is, where a parameter changes the logits, where log probabilities are wanted, or a row is not usable.
+    """
+    if call.rule is not Rule.GREEDY or call.sampling.logprobs is not None or changes_logits(call):
+        return None
+    values, ids = logits[:, :num_pieces].max(dim=-1)  # of equals the first, as torch promises
+    usable = torch.isfinite(values) if logits.shape[-1] == num_pieces else torch.isfinite(values) & are_usable(logits)
+    tokens: list[int] = ids.tolist()
+    return tokens if bool(usable.all()) else None
 
 
 def sparse_q(weights: Tensor) -> SparseDistribution:

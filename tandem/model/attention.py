@@ -105,7 +105,7 @@ def _attend_span(query: Tensor, keys: Tensor, values: Tensor, span: Span, scores
     num_heads, num_kv_heads = query.shape[0], keys.shape[0]
     if scores.softcap is not None or scores.sinks is not None:
         grouped = query.reshape(num_kv_heads, -1, *query.shape[1:])
-        out = _attend_explicitly(grouped, keys.unsqueeze(1), values.unsqueeze(1), span.mask, scores)
+        out = attend_explicitly(grouped, keys.unsqueeze(1), values.unsqueeze(1), span.mask, scores)
     elif span.is_folded:
         folded = query.reshape(1, num_kv_heads, -1, query.shape[2])
         shared = keys.unsqueeze(0), values.unsqueeze(0)
@@ -119,7 +119,7 @@ def _attend_span(query: Tensor, keys: Tensor, values: Tensor, span: Span, scores
     return out.reshape(num_heads, span.num_rows, -1).transpose(0, 1)
 
 
-def _attend_explicitly(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scores: Scores) -> Tensor:
+def attend_explicitly(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scores: Scores) -> Tensor:
     """Attention with soft-capped scores or sinks, which scaled_dot_product_attention does not know.
 
     query [num_kv_heads, group, rows, head_dim], keys and values [num_kv_heads, 1, slots, head_dim].

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Hashable, Sequence
 
-from tandem.core.types import Item
+from tandem.core.types import Item, Propose, Verify
 from tandem.model.engine import Answer, Engine
 
 _IDLE_S = 1.0  # between two looks at the leases of an idle worker
@@ -39,7 +39,8 @@ class DeviceThread:
         self._thread.start()
 
     def submit(self, stream: Hashable, items: Sequence[Item]) -> None:
-        """Hands over the items of one message; from any thread."""
+        """Hands over the items of one message; from one thread, the door's."""
+        self._engine.work.num_submitted += sum(isinstance(item, Verify | Propose) for item in items)
         self._events.put(lambda engine: engine.receive(stream, items))
 
     def close_stream(self, stream: Hashable) -> None:

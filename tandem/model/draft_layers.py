@@ -1,6 +1,6 @@
 """A draft made of a few layers of its own and the target's embeddings.
 
-    config.json           {"format": "tandem-draft", "target": "<model name>"}
+    config.json           {"format": "tandem-draft", "target": "<model name>", "layers": [<the target's, optional>]}
     layers.safetensors    model.layers.N..., model.norm.weight, and optionally kept_token_ids, int64 [rows]
 
 Its output head is the target's, cut to the rows of kept_token_ids.
@@ -9,6 +9,7 @@ Its output head is the target's, cut to the rows of kept_token_ids.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +20,34 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from tandem.errors import ModelError
-from tandem.model.pretrained import model_from_state, read_config, skeleton
+from tandem.model.pretrained import model_from_state, read_config, read_model, skeleton
 
 FORMAT = "tandem-draft"
 WEIGHTS = "layers.safetensors"
 KEPT = "kept_token_ids"
+_INDEX = re.compile(r"\.(\d+)\.")
 
 
 def draft_target(folder: Path) -> str | None:
     """Name of the target that a folder of draft layers was made for; None for any other folder."""
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder}: config.json: {error}") from error
+    config = _read_json(folder)
     return str(config.get("target", "")) if config.get("format") == FORMAT else None
 
 
-def assemble(folder: Path, target: Path, dtype: torch.dtype, attention: str) -> tuple[Any, Tensor | None]:
+def _read_json(folder: Path) -> dict[str, Any]:
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder}: config.json: {error}") from error
+    return config
+
+
+def assemble(
+    folder: Path, target: Path, dtype: torch.dtype, attention: str, *, whole_head: bool = False
+) -> tuple[Any, Tensor | None]:
     """The draft model of `folder` with the embeddings of the model in `target`, and its row ids (None: all rows).
 
+    `whole_head`: all rows, also where the folder says which to keep.
     Raises ModelError naming the tensor and both shapes where the two do not fit.
     """
     try:
@@ -45,7 +55,8 @@ def assemble(folder: Path, target: Path, dtype: torch.dtype, attention: str) -> 
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{folder}: {WEIGHTS}: {error}") from error
     kept = layers.pop(KEPT, None)
-    config = _shortened_config(target, layers)
+    kept = None if whole_head else kept
+    config = _shortened_config(target, layers, _read_json(folder).get("layers"))
     shapes, embedding_name, head_name = _expected(config)
     layers[embedding_name] = embedding = _read_tensor(target, embedding_name)
     _check_shapes(folder, layers, shapes, head_name)
@@ -57,12 +68,16 @@ def assemble(folder: Path, target: Path, dtype: torch.dtype, attention: str) -> 
     return module, rows
 
 
-def _shortened_config(target: Path, layers: dict[str, Tensor]) -> PretrainedConfig:
+def _shortened_config(target: Path, layers: dict[str, Tensor], taken: list[int] | None) -> PretrainedConfig:
+    """`taken`: which of the target's layers the draft's were, and whose kinds they keep; None: the first ones."""
     config = read_config(target)
-    indices = {int(part) for name in layers for part in name.split(".") if part.isdigit()}
+    indices = {int(found[1]) for name in layers if (found := _INDEX.search(name))}
     config.num_hidden_layers = 1 + max(indices, default=-1)
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[: config.num_hidden_layers]
+    if kinds := getattr(config, "layer_types", None):
+        taken = taken or list(range(config.num_hidden_layers))
+        if len(taken) != config.num_hidden_layers or not set(taken) <= set(range(len(kinds))):
+            raise ModelError(f"layers: {taken} are not {config.num_hidden_layers} of the target's {len(kinds)}")
+        config.layer_types = [kinds[index] for index in taken]
     return config
 
 
@@ -103,4 +118,12 @@ def _read_tensor(folder: Path, name: str) -> Tensor:
             if name in file.keys():  # noqa: SIM118
                 tensor: Tensor = file.get_tensor(name)
                 return tensor
-    raise ModelError(f"{folder}: no tensor {name}")
+    return _read_renamed_tensor(folder, name)
+
+
+def _read_renamed_tensor(folder: Path, name: str) -> Tensor:
+    """Of an architecture whose files have other names than its modules, which only transformers knows how to match."""
+    state: dict[str, Tensor] = read_model(folder, dtype="auto", use_safetensors=True).state_dict()
+    if name not in state:
+        raise ModelError(f"{folder}: no tensor {name}")
+    return state[name]

@@ -31,6 +31,7 @@ from tandem.core.types import (
     Verdict,
     Verify,
 )
+from tandem.model.work import Work
 
 _LONG = 33  # rows from which a call counts as a prompt: more than any verify has
 _log = logging.getLogger(__name__)
@@ -88,16 +89,6 @@ class _Running:
         )
 
 
-@dataclass(slots=True)
-class Work:
-    """What an engine has done."""
-
-    num_steps: int = 0
-    num_rows: int = 0
-    busy_ns: int = 0
-    num_running: int = 0  # calls, now
-
-
 class Engine:
     """Admits calls, runs them step by step, and says what to answer on which stream."""
 
@@ -129,6 +120,7 @@ class Engine:
         for item in items:
             match item:
                 case Verify() | Propose():
+                    self.work.num_received += 1
                     self._start(stream, item)
                 case Malformed(session_id, number, message):
                     self._answers.append((stream, Reply(session_id, number, Refusal(RefusalReason.INVALID, message))))
@@ -137,6 +129,8 @@ class Engine:
                 case Release(session_id):
                     self._running.pop(session_id, None)
                     self.table.release(session_id, self._now())
+                    if not self.table.sessions:
+                        self.work.rest()
 
     def close_stream(self, stream: Hashable) -> None:
         """Ends the calls of a stream that is gone; its sessions may be evicted from now on."""
@@ -159,7 +153,9 @@ class Engine:
         shares = [(run, count) for run, count in zip(running, rows, strict=True) if count or not run.job.pending]
         if shares:
             self._step(shares)
+        self.work.num_turns += bool(shares or not running)
         self.work.num_running = len(self._running)
+        self.work.num_unstarted = sum(run.started_ns is None for run in self._running.values())
         answers, self._answers = self._answers, []
         return answers
 
@@ -228,17 +224,20 @@ class Engine:
         """The logits of each job; None for one that fed nothing."""
         before = self._clock_ns()
         for run in runs:
-            run.started_ns = run.started_ns or before
+            self._begin(run, before)
         if not plan.sequences:
             return [None] * len(runs)
         logits = self._model.forward(plan)
         spent = self._clock_ns() - before
-        self.work.num_steps += 1
-        self.work.num_rows += plan.num_rows
-        self.work.busy_ns += spent
+        self.work.stepped(plan.num_rows, before, before + spent)
         parts = iter(logits.split([sequence.num_logits for sequence in plan.sequences]))
         sequences = iter(plan.sequences)
         return [self._fed(run, next(sequences), next(parts), spent) if run.job.pending else None for run in runs]
+
+    def _begin(self, run: _Running, now_ns: int) -> None:
+        if run.started_ns is None:
+            run.started_ns = now_ns
+            self.work.began(now_ns - run.received_ns)
 
     @staticmethod
     def _fed(run: _Running, sequence: SequencePlan, rows: torch.Tensor, spent_ns: int) -> torch.Tensor:

@@ -242,18 +242,20 @@ class SpeculationStats(_message.Message):
     def __init__(self, num_verifies: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_accepted_per_position: _Optional[_Iterable[int]] = ..., num_rollbacks: _Optional[int] = ..., num_ahead_hits: _Optional[int] = ..., num_wasted_draft_tokens: _Optional[int] = ..., num_fallbacks: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Timing(_message.Message):
-    __slots__ = ("queue_ns", "first_token_ns", "total_ns", "verify_ns", "draft_wait_ns")
+    __slots__ = ("queue_ns", "first_token_ns", "total_ns", "verify_ns", "draft_wait_ns", "prompt_ns")
     QUEUE_NS_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_NS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_NS_FIELD_NUMBER: _ClassVar[int]
     VERIFY_NS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_WAIT_NS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_NS_FIELD_NUMBER: _ClassVar[int]
     queue_ns: int
     first_token_ns: int
     total_ns: int
     verify_ns: int
     draft_wait_ns: int
-    def __init__(self, queue_ns: _Optional[int] = ..., first_token_ns: _Optional[int] = ..., total_ns: _Optional[int] = ..., verify_ns: _Optional[int] = ..., draft_wait_ns: _Optional[int] = ...) -> None: ...
+    prompt_ns: int
+    def __init__(self, queue_ns: _Optional[int] = ..., first_token_ns: _Optional[int] = ..., total_ns: _Optional[int] = ..., verify_ns: _Optional[int] = ..., draft_wait_ns: _Optional[int] = ..., prompt_ns: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -190,11 +191,9 @@ async def test_beyond_the_queue_one_is_told_at_once_and_when_to_come_back() -> N
 async def test_what_can_never_fit_the_memory_is_the_callers_fault() -> None:
     """At once, whatever else runs."""
     async with running_system() as system:
-        description = system.pool.target_link.description
-        assert description is not None
-        system.pool.target_link.description = type(description)(
-            **{name: getattr(description, name) for name in description.__slots__} | {"kv_budget_tokens": 48}
-        )
+        (replica,) = system.pool.targets.all
+        assert replica.description is not None
+        replica.description = replace(replica.description, kv_budget_tokens=48)
         assert (await system.generate(TEXT, 48 - len(TEXT) - 1))[0] == reference(TEXT, 48 - len(TEXT) - 1)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await system.generate(TEXT, 48 - len(TEXT))

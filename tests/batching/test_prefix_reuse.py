@@ -48,7 +48,7 @@ def num_reused(answer: Answer) -> int:
 
 def plans(carrier: Carrier) -> list[Any]:
     model = carrier.engine._model
-    return list(getattr(model, "_leader", model).plans)
+    return list(getattr(model, "_model", model).plans)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.rule.name.lower()} k={way.k} ahead={way.pipelined}")

@@ -19,9 +19,9 @@ from tandem.bench.throughput import (
     PROMPTS,
     Report,
     Timeline,
-    _spread,
     load_prompts,
     percentile,
+    spread,
     summarise,
 )
 from tandem.bench.throughput_report import table
@@ -173,7 +173,7 @@ def test_the_prompts_are_four_of_each_category_and_any_beginning_of_them_is_a_mi
     prompts = load_prompts(PROMPTS)
     assert set(Counter(prompt.category for prompt in prompts).values()) == {4}
     assert len({prompt.name for prompt in prompts}) == len(prompts) == 52
-    assert len({prompt.category for prompt in _spread(prompts)[:13]}) == 13
+    assert len({prompt.category for prompt in spread(prompts)[:13]}) == 13
     assert all(prompt.text for prompt in prompts)
 
 

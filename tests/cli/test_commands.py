@@ -93,7 +93,7 @@ def test_status_shows_why_a_worker_is_not_used(capsys: pytest.CaptureFixture[str
     with serving(ScriptedCoordinator(statuses=[status])) as address:
         assert run("status", "--address", address) == 0
     shown = capsys.readouterr().out
-    assert "3 running" in shown and "draft: piece 7 differs\n" in shown
+    assert "3 running" in shown and "draft h:1: piece 7 differs\n" in shown
 
 
 def test_chat_keeps_the_conversation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ def test_workers_start_before_the_coordinator() -> None:
 
 
 def test_without_a_draft_two_processes() -> None:
-    config = load_config(None, {"coordinator": {"draft": ""}})
+    config = load_config(None, {"coordinator": {"drafts": ""}})
     assert [service.name for service in services(config, Path("c.yaml"))] == ["target worker", "coordinator"]
 
 

@@ -38,13 +38,13 @@ def test_without_a_draft_model_the_target_gets_all(with_draft: bool, draft: str)
 def test_port_0_becomes_a_port_that_the_others_know() -> None:
     config = configured()
     assert len({config.coordinator.port, config.draft.port, config.target.port} - {0}) == 3
-    assert config.coordinator.target == f"127.0.0.1:{config.target.port}"
-    assert config.coordinator.draft == f"127.0.0.1:{config.draft.port}"
+    assert config.coordinator.targets == (f"127.0.0.1:{config.target.port}",)
+    assert config.coordinator.drafts == (f"127.0.0.1:{config.draft.port}",)
 
 
 def test_without_a_draft_the_coordinator_knows_of_none() -> None:
     config = configured(with_draft=False)
-    assert config.coordinator.draft == config.model.draft == ""
+    assert config.coordinator.drafts == () and config.model.draft == ""
 
 
 def test_flags_stand_above_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ FINISH = pb.Finish(
     stop="!",
     stop_token_id=10,
     num_prompt_tokens=len(PROMPT),
+    num_reused_prompt_tokens=2,
     num_output_tokens=len(OUTPUT),
     speculation=pb.SpeculationStats(num_verifies=4, num_accepted_per_position=[2, 1], num_fallbacks={"late": 1}),
     timing=pb.Timing(total_ns=1_500_000_000),

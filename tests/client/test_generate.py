@@ -37,7 +37,7 @@ def test_a_generation_is_typed(ask: Asking) -> None:
     assert got.text == TEXT
     assert got.token_ids == OUTPUT
     assert (got.finish_reason, got.stop, got.stop_token_id) == (FinishReason.STOP_STRING, "!", 10)
-    assert (got.num_prompt_tokens, got.num_output_tokens) == (3, 6)
+    assert (got.num_prompt_tokens, got.num_reused_prompt_tokens, got.num_output_tokens) == (3, 2, 6)
     assert got.speculation == SpeculationStats(
         num_verifies=4, num_accepted_per_position=(2, 1), num_fallbacks={"late": 1}
     )

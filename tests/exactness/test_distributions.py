@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from exactness import processing, reference
 from exactness.drive import new_call
 from tandem.core.distributions import EmptySupport, Rows, UnusableLogits, log_probabilities, score, truncate
 from tandem.core.noise import race
-from tandem.core.rules import DRAFT_SUPPORT, pick_greedy, sparse_q
+from tandem.core.rules import DRAFT_SUPPORT, largest, pick_greedy, sparse_q
 from tandem.core.types import Call, Rule, Sampling
 
 NONE = Rows([0], 1, 1)
@@ -146,3 +147,39 @@ def test_logprobs_are_taken_before_truncation() -> None:
     assert told[1].logprob == pytest.approx(slow[2] - total, abs=1e-12)
     assert [token for token, _ in told[0].top] == order[:3]
     assert [value for _, value in told[0].top] == pytest.approx([slow[token] - total for token in order[:3]], abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("padding", [0, 3])
+def test_greedy_in_one_pass_is_greedy_the_long_way(dtype: torch.dtype, padding: int) -> None:
+    """Ties, padding that is larger than any id, -inf, and rows that are not usable (left to the long way)."""
+    generator = torch.Generator().manual_seed(1)
+    call = Call(b"s", 1, 1, Rule.GREEDY, 99, sampling=Sampling(temperature=0.0))
+    for case in range(300):
+        logits = torch.randint(-3, 4, (4, 6 + padding), generator=generator).to(dtype)
+        logits[:, 6:] = 50.0
+        if case % 3 == 1:
+            logits[case % 4, case % 6] = (torch.nan, torch.inf, -torch.inf)[case % 9 // 3]
+        own = largest(logits, call, 6)
+        if own is None:
+            assert not bool(torch.isfinite(logits).all())
+        else:
+            assert own == pick_greedy(score(logits, call, Rows([1] * 8, 5, 3), 6))
+
+
+CHANGES = {"repetition_penalty": 2.0, "presence_penalty": 1.0, "frequency_penalty": -1.0, "logit_bias": {1: 5.0}}
+
+
+@pytest.mark.parametrize("name", [*CHANGES, "min_tokens", "logprobs", "rule"])
+def test_greedy_in_one_pass_is_for_logits_that_nothing_changes(name: str) -> None:
+    call = Call(b"s", 1, 1, Rule.GREEDY, 99, sampling=Sampling(temperature=0.0))
+    match name:
+        case "min_tokens":
+            call = replace(call, min_tokens=1)
+        case "logprobs":
+            call = replace(call, sampling=replace(call.sampling, logprobs=0))
+        case "rule":
+            call = replace(call, rule=Rule.COUPLED)
+        case _:
+            call = replace(call, sampling=replace(call.sampling, **{name: CHANGES[name]}))
+    assert largest(torch.zeros(1, 4, dtype=torch.float64), call, 4) is None

@@ -1,0 +1,1 @@
+"""A draft made from its target alone."""
