@@ -5,6 +5,7 @@ what a request leaves behind is next to nothing. In virtual time: tokens are cou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import tracemalloc
 from dataclasses import dataclass, field
@@ -53,13 +54,13 @@ async def load(desk: Desk, num_clients: int, max_tokens: int, seconds: float = S
         turn = 0
         while loop.time() < until:
             turn += 1
-            try:
+            answer = None
+            with contextlib.suppress(Overloaded):  # and with it what the error's frames hold
                 answer = await desk.ask(Ask(prompt=(number % V, turn % V, 3), max_tokens=max_tokens, k=3))
-            except Overloaded:
+            if answer is None:
                 count.num_refused += 1
                 await asyncio.sleep(PAUSE_S)
-                continue
-            if loop.time() < until:
+            elif loop.time() < until:
                 count.num_finished += 1
                 count.num_finished_tokens += len(answer.ids)
 
