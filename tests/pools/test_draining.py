@@ -127,10 +127,11 @@ async def tokens_of(stub: Any, **options: Any) -> list[int]:
 
 
 async def until_refused(method: Any, request: Any) -> None:
-    """Calls until the answer is UNAVAILABLE."""
+    """Calls until the answer is UNAVAILABLE; gRPC cancels a call that comes in the very moment of the stop."""
     while True:
         try:
             await method(request, timeout=PATIENCE_S)
         except grpc.aio.AioRpcError as error:
-            assert error.code() is grpc.StatusCode.UNAVAILABLE
-            return
+            assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                return
