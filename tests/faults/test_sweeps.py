@@ -113,7 +113,6 @@ def long(ask: Ask) -> Ask:
     return replace(ask, num_tokens=2 * ask.num_tokens)
 
 
-
 @every_way()
 @pytest.mark.parametrize("role", ["target", "draft"])
 @pytest.mark.parametrize("shape", [ALONE, REPLICATED], ids=_name)
