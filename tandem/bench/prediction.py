@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tandem.core import speedup
+
 VerifyTime = Callable[[int], float]
 
 
 def tokens_per_verify(k: int, alpha: float) -> float:
     """E(k) = 1 + alpha + ... + alpha^k (Leviathan et al. 2022, equation 1)."""
-    return sum(alpha**i for i in range(k + 1))
+    return speedup.tokens_per_verify([alpha**i for i in range(1, k + 1)], k)
 
 
 def hit_rate(k: int, alpha: float) -> float:
@@ -36,7 +38,7 @@ def plain(r: float, v0: float = 1.0) -> float:
 
 def in_turn(k: int, alpha: float, v: VerifyTime, c: float, r: float) -> float:
     """Draft, then verify: E(k) / (v + kc + 2r)."""
-    return tokens_per_verify(k, alpha) / (v(k) + k * c + 2 * r)
+    return speedup.in_turn(tokens_per_verify(k, alpha), v(k), k, c, r)
 
 
 def pipelined(k0: int, k1: int, alpha: float, v: VerifyTime, c: float, r: float) -> float:
@@ -45,6 +47,6 @@ def pipelined(k0: int, k1: int, alpha: float, v: VerifyTime, c: float, r: float)
     [E(k0) + rho E(k1)] / [v + k0 c + 2r + rho (max(v, (k1 + 1)c) + r)], rho = h(k0) / (1 - h(k1)).
     """
     rho = hit_rate(k0, alpha) / (1 - hit_rate(k1, alpha))
-    tokens = tokens_per_verify(k0, alpha) + rho * tokens_per_verify(k1, alpha)
-    time = v(k0) + k0 * c + 2 * r + rho * (max(v(k1), (k1 + 1) * c) + r)
-    return tokens / time
+    cold = tokens_per_verify(k0, alpha), v(k0) + k0 * c + 2 * r
+    warm = tokens_per_verify(k1, alpha), speedup.hidden(v(k1), k1, c) + r
+    return speedup.renewed(cold, warm, rho)

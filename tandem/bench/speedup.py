@@ -16,6 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tandem.core import speedup
+from tandem.core.speedup import tokens_per_verify
+
 LONGEST = 8  # draft tokens up to which a bound looks
 Survival = Sequence[float]  # A_1, A_2, ...
 
@@ -70,28 +73,25 @@ def survival(num_accepted_per_position: Sequence[int], num_drafted: int, num_tok
     return measured
 
 
-def tokens_per_verify(survived: Survival, num_tokens: int) -> float:
-    """E(k)."""
-    return 1.0 + sum(survived[:num_tokens])
-
-
 def bound(survived: Survival, cost: Costs, shared: bool) -> float:
     """The best speed-up over plain decoding without any cost of calls, over all lengths up to LONGEST, 0 included.
 
     On two devices the draft is hidden behind the verify, or the verify behind the draft; on `shared` cores both add up.
     """
 
-    def divisor(k: int) -> float:
-        hidden = max(cost.verify[k], (k + 1) * cost.draft)
-        return cost.verify[k] + k * cost.draft if shared else hidden
+    def gain(k: int) -> float:
+        tokens, verify = tokens_per_verify(survived, k), cost.verify[k]
+        return (
+            speedup.in_turn(tokens, verify, k, cost.draft) if shared else tokens / speedup.hidden(verify, k, cost.draft)
+        )
 
-    return max(1.0, *(tokens_per_verify(survived, k) / divisor(k) for k in range(1, LONGEST + 1)))
+    return max(1.0, *(gain(k) for k in range(1, LONGEST + 1)))
 
 
 def in_turn(survived: Survival, cost: Costs, num_tokens: int) -> float:
     """Predicted speed-up over plain decoding: E(k) / (v + k c + 2 r) against 1 / (1 + r)."""
-    seconds = cost.verify[num_tokens] + num_tokens * cost.draft + 2 * cost.call
-    return (1 + cost.call) * tokens_per_verify(survived, num_tokens) / seconds
+    tokens = tokens_per_verify(survived, num_tokens)
+    return (1 + cost.call) * speedup.in_turn(tokens, cost.verify[num_tokens], num_tokens, cost.draft, cost.call)
 
 
 def pipelined(survived: Survival, cost: Costs, num_tokens: int, shared: bool) -> float:
@@ -102,9 +102,8 @@ def pipelined(survived: Survival, cost: Costs, num_tokens: int, shared: bool) ->
     drafted beside it costs, whether that stands or not.
     """
     whole = min(survived[num_tokens], 0.999)
-    warm_rounds = whole / (1 - whole)
-    verify, drafted = cost.verify[num_tokens], (num_tokens + 1) * cost.draft
-    warm = (verify + drafted if shared else max(verify, drafted)) + cost.call
-    cold = (verify + drafted if shared else verify) + num_tokens * cost.draft + 2 * cost.call
-    tokens = (1 + warm_rounds) * tokens_per_verify(survived, num_tokens)
-    return (1 + cost.call) * tokens / (cold + warm_rounds * warm)
+    verify, tokens = cost.verify[num_tokens], tokens_per_verify(survived, num_tokens)
+    slowed = verify + (num_tokens + 1) * cost.draft
+    warm = (slowed if shared else speedup.hidden(verify, num_tokens, cost.draft)) + cost.call
+    cold = (slowed if shared else verify) + num_tokens * cost.draft + 2 * cost.call
+    return (1 + cost.call) * speedup.renewed((tokens, cold), (tokens, warm), whole / (1 - whole))

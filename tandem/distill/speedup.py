@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tandem.core import speedup
 from tandem.distill.acceptance import Acceptance, survival
 
 
@@ -21,17 +22,17 @@ class Costs:
 
 
 def tokens_per_verify(by_position: Sequence[float], k: int) -> float:
-    return 1.0 + sum(survival(tuple(by_position[:k])))
+    return speedup.tokens_per_verify(survival(tuple(by_position[:k])), k)
 
 
 def shared_cores(by_position: Sequence[float], costs: Costs, k: int) -> float:
     """Draft and target on the same cores, one after the other."""
-    return tokens_per_verify(by_position, k) / (costs.verify[k - 1] + k * costs.draft_step)
+    return speedup.in_turn(tokens_per_verify(by_position, k), costs.verify[k - 1], k, costs.draft_step)
 
 
 def two_devices(by_position: Sequence[float], costs: Costs, k: int) -> float:
     """A bound: the next block is drafted during the verify, and always stands."""
-    return tokens_per_verify(by_position, k) / max(costs.verify[k - 1], (k + 1) * costs.draft_step)
+    return tokens_per_verify(by_position, k) / speedup.hidden(costs.verify[k - 1], k, costs.draft_step)
 
 
 def best_shared(acceptance: Acceptance, costs: Costs) -> float:

@@ -60,8 +60,8 @@ def test_a_draft_that_is_right_and_hidden_gains_its_length() -> None:
     assert bound(geometric(1.0), flat(0.05), shared=False) == LONGEST + 1
 
 
-def test_figures_of_the_design_note() -> None:
-    """research tables: alpha 0.8, c 0.1: in turn 2.47 (k 6) without calls, 2.32 (k 6) with r 0.1 paid once."""
+def test_known_figures() -> None:
+    """Known figures: alpha 0.8, c 0.1: in turn 2.47 (k 6) without calls, 2.32 (k 6) with r 0.1 paid once."""
     survived = geometric(0.8)
     assert in_turn(survived, flat(0.1), 6) == pytest.approx(2.47, abs=0.005)
     assert in_turn(survived, flat(0.1, call=0.05), 6) / 1.05 == pytest.approx(2.32, abs=0.005)

@@ -1,4 +1,4 @@
-"""Acceptance counted from a text is what decoding it would have counted, and the report's formulas are DESIGN's."""
+"""Acceptance counted from a text is what decoding it would have counted, and the report holds the formulas."""
 
 from __future__ import annotations
 
