@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-import kubernetes_validate
 import pytest
 
 from k8s.manifests import ROOT, Document, kustomize, pods, render_with_monitoring
@@ -21,6 +19,10 @@ VERSIONS = ("1.30", "1.34")  # 1.30 is the first that knows preStop.sleep withou
 
 
 def check(documents: Iterable[Document], version: str) -> None:
+    """The validators are imported where they are used: `make test-k8s` installs them, and `make test` collects this."""
+    import jsonschema
+    import kubernetes_validate
+
     for document in documents:
         own = SCHEMAS / f"{document['kind']}.json"
         if own.exists():
@@ -69,6 +71,9 @@ def _broken(document: Document, path: tuple[Any, ...], value: Any) -> Document:
 
 def test_a_misspelt_field_is_found(documents: tuple[Document, ...]) -> None:
     """Otherwise the checks above would show nothing."""
+    import jsonschema
+    import kubernetes_validate
+
     for document in documents:
         if "spec" in document and document["kind"] != "Namespace":
             with pytest.raises((jsonschema.ValidationError, kubernetes_validate.ValidationError)):
