@@ -9,6 +9,7 @@ from typing import Any
 from tandem.errors import ModelError
 
 MAX_USER_TOKENS = 96  # after which the user is cut short, so that the answers get most of a row
+OPENING_TOKENS = 2  # of a user's turn: what they are decides what it is about
 _MARKS = ("\x11first\x11", "\x11second\x11", "\x11third\x11")
 
 
@@ -59,6 +60,11 @@ class Speaker:
 
     def __post_init__(self) -> None:
         self.answering = not self.script.to_answer
+
+    @property
+    def opening(self) -> bool:
+        """Whether the next token is one of the first of a user's turn."""
+        return not (self.answering or self.forced) and self.turn_len < OPENING_TOKENS
 
     def say(self, drawn: int) -> tuple[int, bool]:
         """The row's next token, and whether it is the target's own in an answer; `drawn`: what the target would say."""

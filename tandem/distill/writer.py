@@ -22,6 +22,9 @@ ATTENTION = "tandem-rows"
 PACKED_ROWS = 96  # that the layout of packed weights is made for
 _mkldnn: Any = torch.ops.mkldnn  # Any: not typed
 MIN_P = 0.05  # sampled tokens have at least this share of the best one's probability
+# Users begin with what is less likely (as Liu et al. 2023, "LLM-QAT", section 2.1, let a first token be any), for at
+# temperature 1 nearly all of them plan an event and ask for help.
+OPENING_TEMPERATURE = 1.5
 MASS_EVERY = 8  # positions between two that are counted: a sum over the whole vocabulary costs as much as the layers
 
 
@@ -201,7 +204,8 @@ class _Page:
             mass = answering.float() @ logits.float().softmax(-1)
             self.mass = self.mass + mass if len(self.mass) else mass
         if position < self.tokens.shape[1]:
-            drawn = _draw(logits, answering & self.greedy, generator)
+            opening = torch.tensor([speaker.opening for speaker in self._speakers])
+            drawn = _draw(_flatten(logits, opening), answering & self.greedy, opening, generator)
             said = [speaker.say(token) for speaker, token in zip(self._speakers, drawn.tolist(), strict=True)]
             self.tokens[:, position] = torch.tensor([token for token, _ in said])
             self.answers[:, position] = torch.tensor([answers for _, answers in said])
@@ -210,15 +214,19 @@ class _Page:
         return Text(self.tokens.to(torch.int32), self.answers, self.greedy, torch.cat(self.hidden, 1), self.mass)
 
 
-def _draw(logits: Tensor, greedy: Tensor, generator: torch.Generator) -> Tensor:
-    """One token a row from logits [rows, vocabulary]: the best where `greedy`, else one that is not much less likely.
+def _flatten(logits: Tensor, opening: Tensor) -> Tensor:
+    return torch.where(opening[:, None], logits / OPENING_TEMPERATURE, logits) if opening.any() else logits
+
+
+def _draw(logits: Tensor, greedy: Tensor, opening: Tensor, generator: torch.Generator) -> Tensor:
+    """One token a row from logits [rows, vocabulary]: the best where `greedy`, any where `opening`, else one that is
+    not much less likely than the best.
 
     Few tokens come into question, so that all but finding them is done on those of all rows in one line.
     """
     best = logits.amax(-1, keepdim=True)
-    rows, tokens = (logits >= best + torch.where(greedy, 0.0, math.log(MIN_P)).to(logits)[:, None]).nonzero(
-        as_tuple=True
-    )
+    below = torch.where(greedy, 0.0, math.log(MIN_P)).masked_fill(opening, -math.inf).to(logits)
+    rows, tokens = (logits >= best + below[:, None]).nonzero(as_tuple=True)
     cumulative = (logits[rows, tokens] - best[rows, 0]).double().exp().cumsum(0)
     ends = torch.bincount(rows, minlength=len(logits)).cumsum(0)
     upper = cumulative[ends - 1]

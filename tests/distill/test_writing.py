@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from tandem.distill import script
 from tandem.distill.schedule import seeded
 from tandem.distill.script import Script, Speaker, read_script
-from tandem.distill.writer import ATTENTION, MIN_P, Readout, Text, Writer
+from tandem.distill.writer import ATTENTION, MIN_P, OPENING_TEMPERATURE, Readout, Text, Writer
 from tandem.errors import ModelError
 from tandem.model.pretrained import read_model
 from tandem.model.tokenizer import load_tokenizer
@@ -48,6 +48,19 @@ def test_answers_are_what_the_model_says(make_target: MakeFolder, architecture: 
     probabilities = logits[:, :-1].softmax(-1)
     chosen = probabilities.gather(-1, follows[:, :, None])[:, :, 0]
     assert (chosen >= 0.99 * MIN_P * probabilities.amax(-1))[own].all()
+
+
+def test_users_begin_with_what_is_less_likely(make_target: MakeFolder) -> None:
+    """The first tokens of a turn come from the whole distribution, flattened; seen over many rows at once."""
+    folder = make_target()
+    module = read_model(folder, dtype=torch.float64, attn_implementation=ATTENTION).eval()
+    writer = Writer(module, read_script(load_tokenizer(folder), frozenset({2})), 4000, 4)
+    opened = writer.write(seeded(0)).token_ids[:, 1].long()
+    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+    with torch.inference_mode():
+        expected = (reference(torch.tensor([[3]])).logits[0, -1] / OPENING_TEMPERATURE).softmax(-1)
+    found = opened.bincount(minlength=len(expected)) / len(opened)
+    assert (found - expected).abs().sum() / 2 < 0.05
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "gpt2"])
@@ -111,6 +124,14 @@ def test_turns_follow_the_template() -> None:
         (3, False),
         (12, False),
     ]
+
+
+def test_only_users_open_their_turns() -> None:
+    speaker, opening = Speaker(SCRIPT), list[bool]()
+    for drawn in (7, 8, 9, 2, 9, 9, 11, 2, 9, 7, 12):
+        opening.append(speaker.opening)
+        speaker.say(drawn)
+    assert [index for index, opens in enumerate(opening) if opens] == [0, 1, 9, 10]
 
 
 def test_another_end_token_is_learned_and_then_the_template_goes_on() -> None:
