@@ -155,8 +155,9 @@ class _Opened:
     def engine(self, row: str, length: int) -> Peer:
         """vLLM or llama.cpp, as `row` says."""
         if row.startswith("vllm"):
-            draft = {"draft": str(self._draft()), "num_draft_tokens": length} if length else {"draft": None}
-            return self._start(self.peers["vllm"], "vllm", {"model": str(self._target()), **draft}, row)
+            draft = str(self._draft()) if length else None
+            options = {"model": str(self._target()), "draft": draft, "num_draft_tokens": length}
+            return self._start(self.peers["vllm"], "vllm", options, row)
         stored = gguf_file(self.pair.target, self.pair.cache)
         if stored is None:
             raise ConfigError(f"{row}: {self.pair.target} is no GGUF file")

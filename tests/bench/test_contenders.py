@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from pathlib import Path
 
+import pytest
 from harness.services import HOST, System, running_system
-from harness.tiny import reference
+from harness.tiny import reference, tiny_folder
 
-from tandem.bench.contenders import PROBED, Tandem
+from tandem.bench.contenders import PROBED, Pair, Tandem, contenders
 from tandem.bench.latency import Answer
-from tandem.bench.rows import options
+from tandem.bench.placement import place
+from tandem.bench.rows import Setup, options
 from tandem.bench.speedup import costs
 from tandem.client import Client
 
+FAKE_VLLM = """
+__version__ = "0"
+class SamplingParams:
+    def __init__(self, max_tokens, **_):
+        self.max_tokens = max_tokens
+class LLM:
+    def __init__(self, model, speculative_config, **_):
+        self.llm_engine, self.drafts, self.steps = self, speculative_config, []
+    def add_request(self, name, prompt, wishes):
+        self.steps = list(range(wishes.max_tokens))
+    def has_unfinished_requests(self):
+        return bool(self.steps)
+    def step(self):
+        self.token_ids = [*getattr(self, "token_ids", []), self.steps.pop(0)]
+        self.outputs = [self]
+        return [self]
+"""
 PROMPT = tuple(b"hello world")
 ROWS = ("plain", "in-turn:3", "pipelined:3", "adaptive")
 
@@ -53,3 +74,17 @@ async def test_probes_are_of_every_length_and_can_be_made_costs_of() -> None:
 
     async with running_system("near") as system:
         assert tuple(await asyncio.to_thread(probe)) == PROBED
+
+
+def test_a_peer_is_started_with_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Family: an option of one row that the engine reads for all; the engine's own code runs, vLLM is a double."""
+    (tmp_path / "vllm.py").write_text(FAKE_VLLM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    target, draft = (str(tiny_folder(name)) for name in ("target", "near"))
+    pair = Pair(target, draft, "float32", 5, 64, tmp_path)
+    names = ("vllm", "vllm-draft:3")
+    peers = {"vllm": Path(sys.executable)}
+    with contenders(names, pair, place(Setup.SHARED, (0, 1), 0), peers, tmp_path) as ready:
+        for name in names:
+            assert ready.asks[name](PROMPT).token_ids == (0, 1, 2, 3, 4)
+            assert ready.versions[name] == "vllm 0"
