@@ -1,5 +1,5 @@
 """The draft service. Its torch threads do not hold cores that they have no work for."""
 
-from tandem.spinning import spin_briefly
+from tandem.process import spin_briefly
 
 spin_briefly()

@@ -7,7 +7,7 @@ Its torch threads do not hold cores that they have no work for.
 
 import os
 
-from tandem.spinning import spin_briefly
+from tandem.process import spin_briefly
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 spin_briefly()

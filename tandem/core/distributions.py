@@ -10,15 +10,13 @@ Everything is float64 and vectorised over rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tandem.core.types import Call, Logprobs, Sampling
-
-_CANDIDATES = 1024  # sorted first when looking for the edge of top-p
 
 
 class UnusableLogits(ValueError):
@@ -65,7 +63,9 @@ def score(logits: Tensor, call: Call, rows: Rows, num_pieces: int) -> Tensor:
     scores = logits.double()
     if not bool(are_usable(scores).all()):
         raise UnusableLogits
-    scores = _ban(_penalise(scores, call.sampling, rows), call, rows, num_pieces)
+    if changes_logits(call):
+        scores = _penalise(scores, call.sampling, rows)
+    scores = _ban(scores, call, rows, num_pieces)
     if not call.sampling.is_greedy:
         scores = scores / call.sampling.temperature
     if not bool(torch.isfinite(scores.amax(dim=-1)).all()):
@@ -77,22 +77,49 @@ def truncate(scores: Tensor, sampling: Sampling) -> Tensor:
     """The distribution: weights float64 [rows, V], not normalised, 0 outside top-k, top-p and min-p."""
     weights = torch.exp(scores - scores.amax(dim=-1, keepdim=True))
     if 0 < sampling.top_k < weights.shape[-1]:
-        weights = keep_largest(weights, torch.full((len(weights),), sampling.top_k, device=weights.device))
+        weights = _keep(weights, lambda row: top_ids(row, sampling.top_k))
     if sampling.top_p < 1:
-        weights = keep_largest(weights, _nucleus_sizes(weights, sampling.top_p))
+        weights = _keep(weights, lambda row: nucleus_ids(row, sampling.top_p))
     if sampling.min_p > 0:
         weights = weights.where(weights >= sampling.min_p * weights.amax(dim=-1, keepdim=True), 0.0)
     return weights
 
 
-def keep_largest(weights: Tensor, counts: Tensor) -> Tensor:
-    """Zeroes all but the `counts[row]` largest weights of each row, lower ids first at a tie."""
-    largest = weights.topk(int(counts.max()), dim=-1).values
-    edge = largest.gather(-1, counts[:, None] - 1)
-    above = weights > edge
-    at_edge = weights == edge
-    room = counts[:, None] - above.sum(dim=-1, keepdim=True)
-    return weights.where(above | (at_edge & (at_edge.cumsum(dim=-1) <= room)), 0.0)
+def top_ids(row: Tensor, count: int) -> Tensor:
+    """Ids of the `count` largest of `row`, [V], in descending order, the lower id first at a tie: int64 [count].
+
+    The vocabulary is long and `count` small. The row in parts, as many parts have a maximum of at least `floor` as are
+    wanted, and so no number below it is among the largest: few are left to be sorted.
+    """
+    width = max(1, len(row) // (4 * count))
+    parts = row[: len(row) // width * width].view(-1, width).amax(dim=-1)
+    return _descending(row, parts.topk(count).values[-1])[:count]
+
+
+def nucleus_ids(row: Tensor, top_p: float) -> Tensor:
+    """Ids of the largest weights that make up `top_p` of the mass of `row`, [V], the one that crosses it included.
+
+    Those below `floor` weigh, all together, half of what is left out at least: few are left to be sorted.
+    """
+    mass = row.sum()
+    floor = (1 - top_p) * mass / (2 * len(row))
+    ids = _descending(row, floor)
+    return ids[: 1 + int((row[ids].cumsum(0)[:-1] < top_p * mass).sum())]
+
+
+def _descending(row: Tensor, floor: Tensor) -> Tensor:
+    """Ids of what is at least `floor`."""
+    ids = (row >= floor).nonzero()[:, 0]
+    return ids[row[ids].sort(descending=True, stable=True).indices]
+
+
+def _keep(weights: Tensor, choose: Callable[[Tensor], Tensor]) -> Tensor:
+    """Zeroes all but the chosen ids of each row."""
+    kept = torch.zeros_like(weights)
+    for row, into in zip(weights, kept, strict=True):
+        ids = choose(row)
+        into[ids] = row[ids]
+    return kept
 
 
 def log_probabilities(scores: Tensor, emitted: Sequence[int], num_top: int) -> tuple[Logprobs, ...]:
@@ -105,40 +132,32 @@ def log_probabilities(scores: Tensor, emitted: Sequence[int], num_top: int) -> t
     )
 
 
-def _nucleus_sizes(weights: Tensor, top_p: float) -> Tensor:
-    """How many of the largest weights make up `top_p` of each row's mass; the one that crosses it included."""
-    goal = top_p * weights.sum(dim=-1, keepdim=True)
-    num_candidates = min(_CANDIDATES, weights.shape[-1])
-    mass = weights.topk(num_candidates, dim=-1).values.cumsum(dim=-1)
-    if bool((mass[:, -1:] < goal).any()):
-        mass = weights.sort(dim=-1, descending=True).values.cumsum(dim=-1)
-    before = torch.nn.functional.pad(mass[:, :-1], (1, 0))
-    return (before < goal).sum(dim=-1).clamp(max=weights.shape[-1])
-
-
 def _penalise(scores: Tensor, sampling: Sampling, rows: Rows) -> Tensor:
+    scores = scores.clone()
     if sampling.repetition_penalty != 1:
-        seen = _counts(scores, rows, 0) > 0
-        penalty = sampling.repetition_penalty
-        scores = scores.where(~seen, torch.where(scores > 0, scores / penalty, scores * penalty))
+        ids, counts = _occurrences(rows, 0, scores)
+        found, penalty = scores[:, ids], sampling.repetition_penalty
+        scores[:, ids] = found.where(counts == 0, torch.where(found > 0, found / penalty, found * penalty))
     if sampling.presence_penalty or sampling.frequency_penalty:
-        counts = _counts(scores, rows, rows.num_prompt_tokens)
-        scores = scores - sampling.presence_penalty * (counts > 0) - sampling.frequency_penalty * counts
+        ids, counts = _occurrences(rows, rows.num_prompt_tokens, scores)
+        scores[:, ids] -= sampling.presence_penalty * (counts > 0) + sampling.frequency_penalty * counts
     for token, bias in sampling.logit_bias.items():
         if token < scores.shape[-1]:
-            scores = _with_column(scores, token, scores[:, token] + bias)
+            scores[:, token] += bias
     return scores
 
 
-def _counts(scores: Tensor, rows: Rows, start: int) -> Tensor:
-    """float64 [rows, V]: how often each id occurs in tokens[start:] before the row's position."""
-    width = scores.shape[-1]
-    before = torch.tensor([token for token in rows.tokens[start : rows.first] if token < width], dtype=torch.int64)
-    counts = torch.bincount(before, minlength=width).double().to(scores.device).repeat(rows.num_rows, 1)
-    for offset, token in enumerate(rows.tokens[rows.first :], start=1):
-        if token < width:
-            counts[offset:, token] += 1
-    return counts
+def _occurrences(rows: Rows, start: int, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids in tokens[start:], int64 [n], and how often each occurs there before each row's position, float64 [rows, n].
+
+    Ids that `scores`, [rows, V], has no column for are left out.
+    """
+    ids, index = torch.tensor(rows.tokens[start:], dtype=torch.int64).unique(return_inverse=True)
+    counts = torch.bincount(index[: rows.first - start], minlength=len(ids)).double().repeat(rows.num_rows, 1)
+    for row, place in enumerate(index[rows.first - start :].tolist(), start=1):
+        counts[row:, place] += 1
+    known = ids < scores.shape[-1]
+    return ids[known].to(scores.device), counts[:, known].to(scores.device)
 
 
 def _ban(scores: Tensor, call: Call, rows: Rows, num_pieces: int) -> Tensor:
@@ -152,10 +171,4 @@ def _ban(scores: Tensor, call: Call, rows: Rows, num_pieces: int) -> Tensor:
     scores[:, [token for token in banned if token < scores.shape[-1]]] = -torch.inf
     if num_early > 0:
         scores[:num_early, ends] = -torch.inf
-    return scores
-
-
-def _with_column(scores: Tensor, column: int, values: Tensor) -> Tensor:
-    scores = scores.clone()
-    scores[:, column] = values
     return scores

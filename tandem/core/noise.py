@@ -16,6 +16,7 @@ from torch import Tensor
 _GAMMA = 0x9E3779B97F4A7C15
 _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
+_AT_ONCE = 65_536  # weights that are raced together: more would not stay in the processor's cache
 
 
 class Purpose(Enum):
@@ -55,11 +56,19 @@ def race(weights: Tensor, keys: Sequence[int]) -> Tensor:
     E is at least u, so only ids whose u / w does not exceed the score of the best of them can win: the logarithm is
     taken for those alone.
     """
-    support = weights.count_nonzero(dim=-1).max()
-    if 4 * support < weights.shape[-1]:
-        top, ids = weights.topk(int(support), dim=-1)
-        ids, order = ids.sort(dim=-1)
-        return ids.gather(-1, race_among(top.gather(-1, order), ids, keys)[:, None])[:, 0]
+    num_rows = max(1, _AT_ONCE // weights.shape[-1])
+    parts = [
+        _race(weights[first : first + num_rows], keys[first : first + num_rows])
+        for first in range(0, len(weights), num_rows)
+    ]
+    return torch.cat(parts)
+
+
+def _race(weights: Tensor, keys: Sequence[int]) -> Tensor:
+    if len(weights) == 1:
+        support = weights[0].nonzero()[:, 0]
+        if 4 * len(support) < weights.shape[-1]:
+            return support[race_among(weights[:, support], support, keys)]
     return race_among(weights, torch.arange(weights.shape[-1], device=weights.device), keys)
 
 
@@ -67,12 +76,13 @@ def race_among(weights: Tensor, ids: Tensor, keys: Sequence[int]) -> Tensor:
     """Index of the winner in each row; column j of `weights` stands for `ids[..., j]`."""
     numbers = uniforms(keys, ids)
     bound = numbers / weights  # inf at weight 0: u is never 0
-    scores = torch.full_like(bound, torch.inf)
     best = bound.argmin(dim=-1, keepdim=True)
     limit = _exponential(numbers.gather(-1, best)) / weights.gather(-1, best)
     rows, columns = torch.nonzero(bound <= limit, as_tuple=True)
-    scores[rows, columns] = _exponential(numbers[rows, columns]) / weights[rows, columns]
-    return scores.argmin(dim=-1)
+    scores = _exponential(numbers[rows, columns]) / weights[rows, columns]
+    order = scores.argsort(stable=True)
+    order = order[rows[order].argsort(stable=True)]  # by row, then by score, then by column
+    return columns[order[torch.searchsorted(rows, torch.arange(len(weights), device=rows.device))]]
 
 
 def _exponential(numbers: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ coupled     both draw argmax(log . + g) with the same g; accepted iff equal (Dal
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from tandem.core.distributions import (
     changes_logits,
     log_probabilities,
     score,
+    top_ids,
     truncate,
 )
 from tandem.core.noise import Purpose, noise_key, race, race_among, uniforms
@@ -89,10 +91,11 @@ def largest(logits: Tensor, call: Call, num_pieces: int) -> list[int] | None:
     """
     if call.rule is not Rule.GREEDY or call.sampling.logprobs is not None or changes_logits(call):
         return None
-    values, ids = logits[:, :num_pieces].max(dim=-1)  # of equals the first, as torch promises
-    usable = torch.isfinite(values) if logits.shape[-1] == num_pieces else torch.isfinite(values) & are_usable(logits)
+    pieces = logits if logits.shape[-1] == num_pieces else logits[:, :num_pieces]
+    values, ids = pieces.max(dim=-1)  # of equals the first, as torch promises
+    usable = all(map(math.isfinite, values.tolist())) and (pieces is logits or bool(are_usable(logits).all()))
     tokens: list[int] = ids.tolist()
-    return tokens if bool(usable.all()) else None
+    return tokens if usable else None
 
 
 def sparse_q(weights: Tensor) -> SparseDistribution:
@@ -100,8 +103,8 @@ def sparse_q(weights: Tensor) -> SparseDistribution:
 
     weights: float64 [V].
     """
-    top, ids = weights.topk(min(DRAFT_SUPPORT, len(weights)))
-    rounded = top.float()
+    ids = top_ids(weights, min(DRAFT_SUPPORT, len(weights)))
+    rounded = weights[ids].float()
     kept = rounded > 0
     ids, order = ids[kept].sort()
     return SparseDistribution(tuple(ids.tolist()), tuple(rounded[kept][order].tolist()))

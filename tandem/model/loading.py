@@ -20,6 +20,7 @@ from tandem.model.loaded import LoadedModel
 from tandem.model.resolve import resolve
 from tandem.model.runner import Runner
 from tandem.model.tokenizer import load_tokenizer, pieces
+from tandem.process import keep_freed_memory
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 
@@ -63,6 +64,7 @@ def open_model(
     Every rank of a group calls this; from the tokens for which it has memory, `agree` makes what all have.
     """
     set_threads(settings)
+    keep_freed_memory()
     folder = resolve(name, cache_folder())
     target = resolve(models.target, cache_folder()) if models.target else None
     model = load_model(

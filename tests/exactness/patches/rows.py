@@ -94,12 +94,13 @@ def float16_q(patch: MonkeyPatch) -> None:
 
 def blind_penalties(patch: MonkeyPatch) -> None:
     """All rows are penalised for the committed tokens alone."""
-    real = distributions._counts
+    real = distributions._occurrences
 
-    def first_row_only(scores: Tensor, rows: Rows, start: int) -> Tensor:
-        return real(scores, rows, start)[:1].expand(len(scores), -1)
+    def first_row_only(rows: Rows, start: int, scores: Tensor) -> tuple[Tensor, Tensor]:
+        ids, counts = real(rows, start, scores)
+        return ids, counts[:1].expand(len(scores), -1)
 
-    patch.setattr(distributions, "_counts", first_row_only)
+    patch.setattr(distributions, "_occurrences", first_row_only)
 
 
 def blind_min_tokens(patch: MonkeyPatch) -> None:
@@ -114,8 +115,10 @@ def blind_min_tokens(patch: MonkeyPatch) -> None:
 
 
 def short_nucleus(patch: MonkeyPatch) -> None:
-    real = distributions._nucleus_sizes
-    patch.setattr(distributions, "_nucleus_sizes", lambda weights, top_p: (real(weights, top_p) - 1).clamp(min=1))
+    real = distributions.nucleus_ids
+    patch.setattr(
+        distributions, "nucleus_ids", lambda row, top_p: real(row, top_p)[: max(1, len(real(row, top_p)) - 1)]
+    )
 
 
 def token_matching(patch: MonkeyPatch) -> None:
