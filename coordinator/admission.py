@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from tandem.errors import Overloaded
 
-_RETRY_AFTER_S = 1.0
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0  # that a refused caller is asked to make
+_WEIGHT = 1 / 16  # of the last request in the mean time of a slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Admission:
         self.num_running = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._num_waiting_tokens = 0
+        self._slot_s = 0.0  # for which a request has its slot, mean of the last ones
 
     @property
     def num_waiting(self) -> int:
@@ -42,9 +44,11 @@ class Admission:
             self.num_running += 1
         else:
             await self._wait(num_tokens)
+        began_s = _now()
         try:
             yield
         finally:
+            self._slot_s += _WEIGHT * (_now() - began_s - self._slot_s)
             self.num_running -= 1
             self._admit_next()
 
@@ -67,9 +71,14 @@ class Admission:
 
     def _check_room(self, num_tokens: int) -> None:
         if len(self._waiting) >= self._limits.max_waiting:
-            raise Overloaded(f"{len(self._waiting)} requests are waiting", _RETRY_AFTER_S)
+            raise Overloaded(f"{len(self._waiting)} requests are waiting", self._pause_s())
         if self._waiting and self._num_waiting_tokens + num_tokens > self._limits.max_waiting_tokens:
-            raise Overloaded(f"{self._num_waiting_tokens} tokens are waiting", _RETRY_AFTER_S)
+            raise Overloaded(f"{self._num_waiting_tokens} tokens are waiting", self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Until those who wait now have all begun: who comes back sooner is likely to be refused again."""
+        pause_s = self._slot_s * len(self._waiting) / self._limits.max_running
+        return min(max(pause_s, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
 
     def _admit_next(self) -> None:
         while self._waiting and self.num_running < self._limits.max_running:
@@ -77,3 +86,7 @@ class Admission:
             if not turn.done():
                 self.num_running += 1
                 turn.set_result(None)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

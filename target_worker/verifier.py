@@ -35,7 +35,8 @@ class VerifyJob:
         assert logits is not None
         self.done = True
         verdict = judge(self._item, self._session.tokens.ids, logits, self._num_pieces)
-        return replace(verdict, num_reused=self._session.num_reused)
+        num_reused = self._session.num_reused
+        return replace(verdict, num_reused=num_reused) if num_reused else verdict
 
     def give_up(self) -> Drafted | Refusal:
         return Refusal(RefusalReason.ENDED, "the call's time is up")

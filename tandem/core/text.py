@@ -37,7 +37,7 @@ class Detokenizer:
         if end == self._read:
             return ""
         before = self._decode(self._tokens[self._window : self._read])
-        certain = self._decode(self._tokens[self._window : end])
+        certain = after if end == len(self._tokens) else self._decode(self._tokens[self._window : end])
         self._window, self._read = self._read, end
         return certain[len(before) :]
 
@@ -65,6 +65,8 @@ class StopScanner:
 
     def push(self, piece: str) -> Scanned:
         """What `piece` makes certain. After a stop string nothing more may be pushed."""
+        if not self._stops:
+            return Scanned(piece)
         text = self._held + piece
         found = min(((text.find(stop), order) for order, stop in enumerate(self._stops) if stop in text), default=None)
         if found is not None:

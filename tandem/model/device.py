@@ -41,7 +41,8 @@ class DeviceThread:
     def submit(self, stream: Hashable, items: Sequence[Item]) -> None:
         """Hands over the items of one message; from one thread, the door's."""
         self._engine.work.num_submitted += sum(isinstance(item, Verify | Propose) for item in items)
-        self._events.put(lambda engine: engine.receive(stream, items))
+        came_ns = self._engine.clock_ns()
+        self._events.put(lambda engine: engine.receive(stream, items, came_ns))
 
     def close_stream(self, stream: Hashable) -> None:
         """Says that no answer on `stream` can arrive any more; from any thread."""
@@ -64,17 +65,18 @@ class DeviceThread:
             self._on_failure()
 
     def _take_events(self) -> bool:
-        """Applies all that has arrived; without work, waits for something, or until idle sessions may have to go.
+        """Applies all that has arrived, and what comes while it pays to wait for it; without work, waits for something,
+        or until idle sessions may have to go.
 
         False when asked to stop.
         """
-        try:
-            wait_s = 0.0 if self._engine.busy else _IDLE_S
-            while True:
+        wait_s = self._engine.wait_s if self._engine.busy else _IDLE_S
+        while True:
+            try:
                 event = self._events.get(timeout=wait_s) if wait_s else self._events.get_nowait()
-                if event is None:
-                    return False
-                event(self._engine)
-                wait_s = 0.0
-        except queue.Empty:
-            return True
+            except queue.Empty:
+                return True
+            if event is None:
+                return False
+            event(self._engine)
+            wait_s = self._engine.wait_s

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 
+from tandem.core.gathering import Gathering
 from tandem.core.plan import SequencePlan, StepPlan
 from tandem.core.schedule import share_step
 from tandem.core.sessions import Admitted, InvalidCall, Repeated, Session, SessionTable, check_call
@@ -105,8 +106,9 @@ class Engine:
         self.table = table
         self._open_job = open_job
         self._max_step_tokens = max_step_tokens
-        self._clock_ns = clock_ns
+        self.clock_ns = clock_ns
         self._running: dict[bytes, _Running] = {}
+        self._gathering = Gathering()
         self._answers: list[Answer] = []
         self.work = Work()
 
@@ -115,12 +117,22 @@ class Engine:
         """Whether a step would do something."""
         return bool(self._running or self._answers)
 
-    def receive(self, stream: Hashable, items: Iterable[Item]) -> None:
-        """Takes what came on `stream`; takes effect at this border between two steps."""
+    @property
+    def wait_s(self) -> float:
+        """How long the next step should wait for the sessions of the last one, at most; 0: it begins."""
+        rows = [len(run.job.pending) for run in self._running.values()]
+        if self._answers or 0 in rows or sum(rows) >= self._max_step_tokens:
+            return 0.0
+        return self._gathering.wait_s(len(rows), self._now())
+
+    def receive(self, stream: Hashable, items: Iterable[Item], came_ns: int | None = None) -> None:
+        """Takes what came on `stream`, now or at `came_ns`; takes effect at this border between two steps."""
+        came_s = self._now() if came_ns is None else came_ns / 1e9
         for item in items:
             match item:
                 case Verify() | Propose():
                     self.work.num_received += 1
+                    self._gathering.returned(item.call.session_id, came_s)
                     self._start(stream, item)
                 case Malformed(session_id, number, message):
                     self._answers.append((stream, Reply(session_id, number, Refusal(RefusalReason.INVALID, message))))
@@ -128,6 +140,7 @@ class Engine:
                     self._end(session_id, number)
                 case Release(session_id):
                     self._running.pop(session_id, None)
+                    self._gathering.ended(session_id)
                     self.table.release(session_id, self._now())
                     if not self.table.sessions:
                         self.work.rest()
@@ -136,6 +149,7 @@ class Engine:
         """Ends the calls of a stream that is gone; its sessions may be evicted from now on."""
         for session in self.table.close_stream(stream):
             self._running.pop(session.session_id, None)
+            self._gathering.ended(session.session_id)
             session.running = False
 
     def step(self) -> list[Answer]:
@@ -180,7 +194,7 @@ class Engine:
             if victim.running:
                 self._finish(self._running[victim.session_id], Refusal(RefusalReason.PREEMPTED, "for an older session"))
         job = self._open_job(session, item, admitted.keep)
-        self._running[session.session_id] = _Running(session, item.call, job, self._clock_ns(), len(job.pending))
+        self._running[session.session_id] = _Running(session, item.call, job, self.clock_ns(), len(job.pending))
         session.running = True
 
     def _supersede(self, call: Call) -> None:
@@ -203,12 +217,12 @@ class Engine:
 
     def _expire(self) -> None:
         """Ends calls whose time is up: a proposal with what it has, a verify without an answer."""
-        now = self._clock_ns()
+        now = self.clock_ns()
         for run in [run for run in self._running.values() if run.is_late(now)]:
             self._finish(run, run.job.give_up())
 
     def _step(self, shares: list[tuple[_Running, int]]) -> None:
-        plan = StepPlan(tuple(run.plan(count) for run, count in shares if count))
+        plan, began_s = StepPlan(tuple(run.plan(count) for run, count in shares if count)), self._now()
         try:
             logits = self._forward(plan, [run for run, _ in shares])
         except Exception:
@@ -219,16 +233,18 @@ class Engine:
         for (run, _), rows in zip(shares, logits, strict=True):
             if not run.job.pending:
                 self._advance(run, rows)
+        answered = [run.session.session_id for run, _ in shares if run.job.done]
+        self._gathering.stepped(answered, began_s, self._now())
 
     def _forward(self, plan: StepPlan, runs: list[_Running]) -> list[torch.Tensor | None]:
         """The logits of each job; None for one that fed nothing."""
-        before = self._clock_ns()
+        before = self.clock_ns()
         for run in runs:
             self._begin(run, before)
         if not plan.sequences:
             return [None] * len(runs)
         logits = self._model.forward(plan)
-        spent = self._clock_ns() - before
+        spent = self.clock_ns() - before
         self.work.stepped(plan.num_rows, before, before + spent)
         parts = iter(logits.split([sequence.num_logits for sequence in plan.sequences]))
         sequences = iter(plan.sequences)
@@ -265,10 +281,10 @@ class Engine:
         self._answer(run, body)
 
     def _answer(self, run: _Running, body: Verdict | Drafted | Refusal) -> None:
-        queue_ns = (run.started_ns or self._clock_ns()) - run.received_ns
+        queue_ns = (run.started_ns or self.clock_ns()) - run.received_ns
         reply = Reply(run.session.session_id, run.call.number, body, queue_ns, run.compute_ns)
         run.session.replies.append(reply)
         self._answers.append((run.session.stream, reply))
 
     def _now(self) -> float:
-        return self._clock_ns() / 1e9
+        return self.clock_ns() / 1e9

@@ -32,6 +32,7 @@ from tandem.model.tokenizer import load_tokenizer, pieces, vocabulary_hash
 
 _CONFIG_KEY = "tandem_simulation"
 _MAX_LENGTH = 1 << 20
+_SPIN_S = 0.00015
 _HIGH = 5.0  # logit of the named token; 0 elsewhere
 
 
@@ -81,12 +82,19 @@ class SimulatedDecoder(nn.Module):
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, logits_to_keep: Tensor, **_: Any) -> SimpleNamespace:
         """`logits`: [1, len(logits_to_keep), V], after the time that this many rows take. input_ids: [1, rows]."""
-        until = time.monotonic() + self.simulation.seconds(input_ids.shape[1])
+        until_s = time.monotonic() + self.simulation.seconds(input_ids.shape[1])
         named = self.simulation.named(input_ids[0, logits_to_keep], position_ids[0, logits_to_keep])
         logits = torch.zeros(1, len(named), self.simulation.vocab_size)
         logits[0, torch.arange(len(named)), named] = _HIGH
-        time.sleep(max(until - time.monotonic(), 0.0))
+        _sleep_until(until_s)
         return SimpleNamespace(logits=logits)
+
+
+def _sleep_until(until_s: float) -> None:
+    """To some microseconds: a sleep comes back late, so the last bit is spun away."""
+    time.sleep(max(until_s - time.monotonic() - _SPIN_S, 0.0))
+    while time.monotonic() < until_s:
+        pass
 
 
 def save_simulated(folder: Path, simulation: Simulation) -> Path:

@@ -7,31 +7,31 @@ from collections.abc import Callable, Sequence
 
 from tandem.core.types import Cancel, Drafted, Item, Propose, Release, Reply, Verdict, Verify
 from tandem.errors import WorkerLost
+from tandem.rpc.mailbox import Mailbox
 
 
 class OpenCall:
     """A call on its way; its replies arrive one by one. Whoever opened it closes it."""
 
     def __init__(self, close: Callable[[], None]) -> None:
-        self._replies: asyncio.Queue[Reply | WorkerLost] = asyncio.Queue()
+        self._replies: Mailbox[Reply | WorkerLost] = Mailbox()
         self.close = close  # nothing that arrives later reaches this call
         self.opened_s = asyncio.get_running_loop().time()
 
     def put(self, reply: Reply | WorkerLost) -> None:
-        self._replies.put_nowait(reply)
+        self._replies.put(reply)
 
     async def reply(self) -> Reply:
         """The next reply. Raises WorkerLost when the stream has broken."""
-        reply = await self._replies.get()
+        reply = await self._replies.take()
         if isinstance(reply, WorkerLost):
-            self._replies.put_nowait(reply)
+            self._replies.put(reply)
             raise reply
         return reply
 
     def arrived(self) -> list[Reply]:
         """Replies that have come and were not looked at."""
-        waiting = [self._replies.get_nowait() for _ in range(self._replies.qsize())]
-        return [reply for reply in waiting if not isinstance(reply, WorkerLost)]
+        return [reply for reply in self._replies.take_all() if not isinstance(reply, WorkerLost)]
 
 
 class Exchange:

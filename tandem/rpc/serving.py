@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -141,12 +142,19 @@ def beside_the_loop(call: Callable[[], T]) -> asyncio.Future[T]:
 
 
 async def load_or_stop(load: Callable[[], T], stopped: asyncio.Event) -> T | None:
-    """What `load` returns; None if `stopped` comes first. Raises what `load` raises."""
+    """What `load` returns; None if `stopped` comes first. Raises what `load` raises.
+
+    What is loaded stays: the garbage collector, which would stop the service to walk all of it, leaves it alone.
+    """
     loading = beside_the_loop(load)
     stopping: asyncio.Future[Any] = asyncio.ensure_future(stopped.wait())
     await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
-    return loading.result() if loading.done() else None
+    if not loading.done():
+        return None
+    gc.collect()
+    gc.freeze()
+    return loading.result()
 
 
 Serve = Callable[[Config, asyncio.Event], Coroutine[Any, Any, None]]

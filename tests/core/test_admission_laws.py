@@ -187,3 +187,20 @@ def check(admission: Admission, limits: Limits, visitors: list[Visitor]) -> None
     assert admission._num_waiting_tokens == sum(visitor.num_tokens for visitor in waiting)
     assert not waiting or len(inside) == limits.max_running, "nobody waits while a slot is free"
     assert len(waiting) < 2 or admission._num_waiting_tokens <= limits.max_waiting_tokens
+
+
+@pytest.mark.parametrize(("held_s", "num_waiting", "pause_s"), [(4.0, 6, 12.0), (0.1, 6, 1.0), (900.0, 6, 30.0)])
+def test_who_is_refused_is_to_come_back_when_those_who_wait_have_begun(
+    held_s: float, num_waiting: int, pause_s: float
+) -> None:
+    """Two slots, each held for so long by all before; no sooner than in a second, no later than in half a minute."""
+
+    async def scenario() -> None:
+        admission = Admission(Limits(max_running=2, max_waiting=num_waiting, max_waiting_tokens=1000))
+        for _ in range(200):
+            async with admission.slot(1):
+                await asyncio.sleep(held_s)
+        async with visiting(admission, *[1] * (2 + num_waiting)):
+            assert (await refused(admission, 1)).retry_after_s == pytest.approx(pause_s, rel=0.01)
+
+    run_virtual(scenario())

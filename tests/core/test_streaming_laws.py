@@ -92,3 +92,25 @@ def test_a_consumer_that_leaves_or_is_cancelled_closes_the_generator(num_taken: 
         assert asyncio.all_tasks() == before
 
     asyncio.run(scenario())
+
+
+def test_who_waits_for_an_item_finds_the_next_one_begun() -> None:
+    """So that the next call is on its way to the worker before the chunk is on its way to the client."""
+
+    async def scenario() -> None:
+        events: list[str] = []
+
+        async def items() -> AsyncGenerator[int]:
+            for number in range(5):
+                events.append(f"begins {number}")
+                await asyncio.sleep(0)
+                yield number
+
+        async for number in one_ahead(items()):
+            events.append(f"takes {number}")
+            for _ in range(9):
+                await asyncio.sleep(0)
+        assert events.index("begins 1") < events.index("takes 0")
+        assert events.index("takes 0") < events.index("begins 2")
+
+    asyncio.run(scenario())
