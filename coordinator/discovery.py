@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Collection
 
@@ -10,6 +11,7 @@ from tandem.addresses import join_address, split_address
 from tandem.rpc.serving import beside_the_loop
 
 _LONGEST_S = 10.0
+_HURRY_S = 0.2
 
 Resolve = Callable[[str, int], Awaitable[Collection[str]]]  # host and port -> addresses; raises OSError
 
@@ -26,8 +28,12 @@ async def follow(
     every_s: float,
     found: Callable[[Collection[str]], None],
     failed: Callable[[str], None],
+    nobody_left: Callable[[], Awaitable[None]],
 ) -> None:
-    """Resolves `name` again and again, and tells every answer, until cancelled. An answer without addresses is none."""
+    """Resolves `name` again and again, and tells every answer, until cancelled. An answer without addresses is none.
+
+    While there is nobody who takes work (`nobody_left()` returns), the next answer is not waited for as long.
+    """
     host, port = split_address(name)
     while True:
         try:
@@ -37,4 +43,8 @@ async def follow(
             failed(f"{host} does not resolve: {str(error) or 'no answer'}")
         else:
             found(addresses) if addresses else failed(f"{host} has no addresses")
-        await asyncio.sleep(every_s)
+        hurry_s = min(_HURRY_S, every_s)
+        await asyncio.sleep(hurry_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(every_s - hurry_s):
+                await nobody_left()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from tandem.rpc.codec.public import WorkerState
 from tandem.rpc.link import Gate, Link
 
 _log = logging.getLogger(__name__)
-_MISSES_TO_FORGET = 5  # answers of a resolver that fails, in which a worker that is not reached stays known
+_MISSES_TO_FORGET = 5  # pauses with a resolver that fails, in which a worker that is not reached stays known
 
 
 @dataclass(eq=False, slots=True)
@@ -100,7 +101,8 @@ class Membership:
         return [*workers, *names]
 
     async def _follow(self, name: str) -> None:
-        misses: Counter[str] = Counter()  # worker -> answers without it since it was reached
+        misses: Counter[str] = Counter()  # worker -> pauses without it since it was reached
+        now_s, pause_s, counted_s = asyncio.get_running_loop().time, self._config.coordinator.resolve_s, -math.inf
 
         def found(addresses: Collection[str]) -> None:
             if self._problems.pop(name, ""):
@@ -110,16 +112,22 @@ class Membership:
             self._update()
 
         def failed(reason: str) -> None:
+            nonlocal counted_s
             if self._problems.get(name) != reason:
                 _log.warning("%s", reason)
             self._problems[name] = reason
             known = self._named.get(name, ())
+            is_another = now_s() - counted_s > 0.9 * pause_s  # answers that are sought in a hurry count as one
+            counted_s = now_s() if is_another else counted_s
             for address in known:
-                misses[address] = 0 if self._is_reached(address) else misses[address] + 1
+                misses[address] = 0 if self._is_reached(address) else misses[address] + is_another
             self._named[name] = [address for address in known if misses[address] < _MISSES_TO_FORGET]
             self._update()
 
-        await follow(name, self._resolve, self._config.coordinator.resolve_s, found, failed)
+        await follow(name, self._resolve, pause_s, found, failed, self._nobody_left)
+
+    async def _nobody_left(self) -> None:
+        await self.replicas.until(lambda: not self.replicas.open)
 
     def _is_reached(self, address: str) -> bool:
         return address in self._members and self._members[address].link.ready

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tandem.addresses import split_address
@@ -52,6 +52,13 @@ class ModelConfig(Section):
     draft: str = Field("", description=f"draft model, the same kinds, a folder of draft layers, or {PROMPT_LOOKUP}")
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field("float32", description="of weights and KV")
     device: str = Field("cpu", description="torch device of both models")
+    cuda_graphs: bool = Field(False, description="record and replay steps of few rows; on a CUDA device only")
+
+    @model_validator(mode="after")
+    def _graphs_have_a_device(self) -> ModelConfig:
+        if self.cuda_graphs and not self.device.startswith("cuda"):
+            raise ValueError(f"cuda_graphs: wants a CUDA device, and device is {self.device}")
+        return self
 
 
 class CoordinatorConfig(Section):

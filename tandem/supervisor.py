@@ -33,12 +33,13 @@ Report = Callable[[str, str], None]  # (name of a service, what it is doing)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A process to run; `vital` services take the others with them when they end."""
+    """A process to run. When a `vital` one ends, and none of its role is left, the others end with it."""
 
     name: str
     command: tuple[str, ...]
     address: str
     vital: bool = True
+    role: str = ""  # services of one role do the same; of no role: nothing else does
 
 
 class ServiceFailure(TandemError):
@@ -107,7 +108,7 @@ class Supervisor:
         while not until():
             for service in self._exited():
                 failure = self._failure(service)
-                if service.vital:
+                if service.vital and not self._has_another(service):
                     raise failure
                 _close(self._running.pop(service))
                 on_loss(failure)
@@ -148,6 +149,10 @@ class Supervisor:
 
     def _exited(self) -> list[Service]:
         return [service for service, process in self._running.items() if process.poll() is not None]
+
+    def _has_another(self, service: Service) -> bool:
+        alike = (each for each in self._running if each is not service and each.role == service.role)
+        return bool(service.role) and any(self._running[each].poll() is None for each in alike)
 
     def _raise_if_exited(self) -> None:
         for service in self._exited():

@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from tandem.config import ModelConfig, TargetConfig
+from tandem.config import Config, ModelConfig, TargetConfig
 from tandem.errors import ConfigError
+from tandem.logs import set_up
 from tandem.model.loading import DTYPES, ReadyModel, open_model
 from tandem.model.pretrained import read_config, skeleton
 from target_worker.broadcast import run_plans
@@ -83,13 +84,13 @@ def shard_bytes(folder: Path, dtype: str, size: int) -> int:
 class RankActor:
     """A rank other than 0: the body of a Ray actor."""
 
-    def run(self, placement: Placement, models: ModelConfig, settings: TargetConfig) -> NoReturn:
+    def run(self, placement: Placement, config: Config) -> NoReturn:
         """Raises where the rank cannot start; ends the process when the group has failed."""
         _die_with_parent()
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-        rank = open_rank(placement, connect_store(placement), models, settings)
+        set_up(config.log)
+        rank = open_rank(placement, connect_store(placement), config.model, config.target)
         try:
-            run_plans(rank.channel, rank.ready.runner, Watchdog(settings.step_timeout_s, _exit))
+            run_plans(rank.channel, rank.ready.runner, Watchdog(config.target.step_timeout_s, _exit))
         except Exception as error:
             _exit(f"a step failed: {error}")
 

@@ -90,8 +90,7 @@ class RankActors:
         zero = replace(placements[0], gpu=self._own_gpu()) if self._with_gpu else placements[0]
         actors = [self._start_actor(RankActor, rank) for rank in range(1, size)]
         tasks = [
-            actor.run.remote(placement, self._config.model, self._settings)
-            for actor, placement in zip(actors, placements[1:], strict=True)
+            actor.run.remote(placement, self._config) for actor, placement in zip(actors, placements[1:], strict=True)
         ]
         return (zero, store), tasks
 

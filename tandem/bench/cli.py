@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from tandem.bench import throughput_report
+from tandem.bench.gpu import gpu
 from tandem.bench.latency_cli import latency
 from tandem.bench.orchestration_command import orchestration
 from tandem.bench.throughput import CONCURRENCIES, PROMPTS, Prompt, Report, load_prompts, measure
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tandem.bench.forward import Point
 
 bench = typer.Typer(help="Measure Tandem.", no_args_is_help=True)
+bench.command()(gpu)
 bench.command()(latency)
 bench.command()(orchestration)
 _CONCURRENCIES = ",".join(map(str, CONCURRENCIES))

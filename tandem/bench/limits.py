@@ -10,6 +10,9 @@ import torch
 
 STREAM_BYTES = 256 << 20
 MATRIX_SIZE = 1536
+# Of a GPU's, so that launching is nothing beside the work, and its cache nothing beside the stream.
+CUDA_STREAM_BYTES = 4 << 30
+CUDA_MATRIX_SIZE = 8192
 REPEATS = 5
 
 
@@ -24,13 +27,17 @@ class Limits:
 
 
 def measure_limits(dtype: torch.dtype, device: str) -> Limits:
-    """Bandwidth as the better of reading and copying 256 MB, arithmetic from a square product; the best of several."""
-    stream = torch.ones(STREAM_BYTES // dtype.itemsize, dtype=dtype, device=device)
+    """Bandwidth as the better of reading and copying a long stream, arithmetic from a square product; the best of
+    several.
+    """
+    on_gpu = device.startswith("cuda")
+    num_bytes, size = (CUDA_STREAM_BYTES, CUDA_MATRIX_SIZE) if on_gpu else (STREAM_BYTES, MATRIX_SIZE)
+    stream = torch.ones(num_bytes // dtype.itemsize, dtype=dtype, device=device)
     target = torch.empty_like(stream)
-    matrix = torch.ones(MATRIX_SIZE, MATRIX_SIZE, dtype=dtype, device=device)
-    reading = STREAM_BYTES / _best(stream.sum, device)
-    copying = 2 * STREAM_BYTES / _best(lambda: target.copy_(stream), device)
-    return Limits(max(reading, copying), 2 * MATRIX_SIZE**3 / _best(lambda: matrix @ matrix, device))
+    matrix = torch.rand(size, size, dtype=dtype, device=device)  # products of ones alone run at a higher clock
+    reading = num_bytes / _best(stream.sum, device)
+    copying = 2 * num_bytes / _best(lambda: target.copy_(stream), device)
+    return Limits(max(reading, copying), 2 * size**3 / _best(lambda: matrix @ matrix, device))
 
 
 def timed(work: Callable[[], object], device: str) -> float:

@@ -23,6 +23,8 @@ Search = Annotated[bool | None, typer.Option("--search", help="Try depths and wi
 Rate = Annotated[float | None, typer.Option(min=0, help="Of learning, at its peak; less for a draft that has learned.")]
 Seed = Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Of all that is drawn by lot.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the work in --out.")]
+Rows = Annotated[int | None, typer.Option(min=1, help="Texts written side by side; unset: 96, on a GPU 512.")]
+Batch = Annotated[int | None, typer.Option(min=1, help="Texts of one step of learning; unset: 12, on a GPU 64.")]
 Threads = Annotated[int, typer.Option(min=0, help="torch threads; 0: all cores.")]
 Device = Annotated[str, typer.Option(help="torch device.")]
 
@@ -37,6 +39,8 @@ def distill(
     search: Search = None,
     rate: Rate = None,
     seed: Seed = None,
+    rows: Rows = None,
+    batch: Batch = None,
     resume: Resume = False,
     threads: Threads = 0,
     device: Device = "cpu",
@@ -47,10 +51,15 @@ def distill(
 
     from tandem.cli.local import available_cores
     from tandem.distill.run import distill as run
-    from tandem.distill.settings import claim
+    from tandem.distill.settings import ON_GPU, claim
+    from tandem.model.loading import check_device
 
     torch.set_num_threads(threads or available_cores())
+    check_device(device)
+    at_once = ON_GPU if device.startswith("cuda") and not resume else {}
     wishes = {
+        "rows": rows or at_once.get("rows"),
+        "batch": batch or at_once.get("batch"),
         "layers": layers,
         "head": head,
         "start": start and str(start),

@@ -6,10 +6,11 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tandem.addresses import split_address
 from tandem.cli.client import Client, connect
 from tandem.cli.config import as_yaml
 from tandem.cli.console import err
@@ -40,10 +41,8 @@ def launched(config: Config) -> Iterator[Supervisor]:
     with phases(err) as report:
         _resolve_models(config, report)
     with _run_folder() as folder:
-        config_path = folder / "config.yaml"
-        config_path.write_text(as_yaml(config))
         grace_s = config.rpc.drain_s + _CLOSE_S[config.target.tensor_parallel_size > 1]
-        with Supervisor(services(config, config_path), folder, service_environment(), grace_s) as supervisor:
+        with Supervisor(services(config, folder), folder, service_environment(), grace_s) as supervisor:
             with phases(err) as report:
                 _bring_up(supervisor, config, report)
             yield supervisor
@@ -80,17 +79,34 @@ def _run_folder() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def services(config: Config, config_path: Path) -> list[Service]:
-    """The processes to run, workers first: the coordinator is to be stopped before them."""
-
-    def service(name: str, module: str, address: str, vital: bool = True) -> Service:
-        return Service(name, service_command(module, config_path, stop_with_parent=True), address, vital)
-
-    target = service(TARGET, "target_worker", dial_address(config.target.host, config.target.port))
+def services(config: Config, folder: Path) -> list[Service]:
+    """The processes to run, with their settings in `folder`; workers first: the coordinator is to be stopped before
+    them.
+    """
+    coordinator = _service(COORDINATOR, "coordinator", coordinator_address(config), config, folder)
     # Without a draft worker the coordinator goes on, only slower.
-    draft = service(DRAFT, "draft_worker", dial_address(config.draft.host, config.draft.port), vital=False)
-    coordinator = service(COORDINATOR, "coordinator", coordinator_address(config))
-    return [target, *([draft] if config.coordinator.drafts else []), coordinator]
+    return [*_workers(TARGET, "target", config, folder), *_workers(DRAFT, "draft", config, folder), coordinator]
+
+
+def _workers(role: str, section: str, config: Config, folder: Path) -> list[Service]:
+    """One at every address that the coordinator has; the first one as its section says."""
+    addresses: Sequence[str] = getattr(config.coordinator, f"{section}s")
+    numbers = range(1, len(addresses) + 1) if len(addresses) > 1 else ("",)
+    made: list[Service] = []
+    for number, address in zip(numbers, addresses, strict=False):
+        ports = {"port": split_address(address)[1], **({"metrics_port": 0} if made else {})}
+        own = config.model_copy(update={section: getattr(config, section).model_copy(update=ports)})
+        name = f"{role} {number}".rstrip()
+        made.append(_service(name, f"{section}_worker", address, own, folder, role, vital=role == TARGET))
+    return made
+
+
+def _service(
+    name: str, module: str, address: str, config: Config, folder: Path, role: str = "", vital: bool = True
+) -> Service:
+    path = folder / f"{name.replace(' ', '-')}.yaml"
+    path.write_text(as_yaml(config))
+    return Service(name, service_command(module, path, stop_with_parent=True), address, vital, role)
 
 
 def coordinator_address(config: Config) -> str:
@@ -124,5 +140,7 @@ def await_pairing(client: Client, report: Report, patience_s: float, limit_s: fl
 
 
 def _draft_of(status: pb.StatusResponse) -> pb.WorkerStatus:
-    drafts = (worker for worker in status.workers if worker.role == "draft")
-    return next(drafts, pb.WorkerStatus(reason="the coordinator knows of no draft worker"))
+    """One that is not used, if there is such."""
+    drafts = [worker for worker in status.workers if worker.role == "draft"]
+    nobody = pb.WorkerStatus(reason="the coordinator knows of no draft worker")
+    return min(drafts, key=lambda draft: draft.ready, default=nobody)

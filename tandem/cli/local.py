@@ -19,15 +19,20 @@ _PORTS = ("port", "metrics_port")
 _EVERY_INTERFACE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}
 
 
-def local_config(path: Path | None, flags: Flags, with_draft: bool, num_cores: int) -> Config:
+def local_config(
+    path: Path | None, flags: Flags, with_draft: bool, num_cores: int, num_targets: int = 1, num_drafts: int = 1
+) -> Config:
     """Settings from `path`, environment and `flags`, completed so that the services find one another.
+
+    The first worker of a kind listens where its section says; the coordinator's lists say where the others do.
 
     Raises ConfigError when a model is missing or a port is taken.
     """
     asked = load_config(path, flags)
     _check_models(asked, with_draft)
     completed = [flags, _ports(asked)]
-    completed += [_links(load_config(path, merged(*completed)), with_draft), _threads(asked, with_draft, num_cores)]
+    ported, counts = load_config(path, merged(*completed)), (num_targets, num_drafts if with_draft else 0)
+    completed += [_links(ported, *counts), _threads(asked, *counts, num_cores)]
     settings = load_config(path, merged(*completed))
     _check_ports(settings, with_draft)
     return settings
@@ -81,20 +86,27 @@ def free_ports(num_ports: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def _links(ported: Config, with_draft: bool) -> Flags:
-    targets = [dial_address(ported.target.host, ported.target.port)]
-    drafts = [dial_address(ported.draft.host, ported.draft.port)] if with_draft else []
-    return {"coordinator": {"targets": targets, "drafts": drafts}, "model": {} if with_draft else {"draft": ""}}
+def _links(ported: Config, num_targets: int, num_drafts: int) -> Flags:
+    given = {getattr(getattr(ported, name), field) for name in _SERVICES for field in _PORTS}
+    free = [port for port in free_ports(num_targets + num_drafts + len(given)) if port not in given]
+    targets = [ported.target.port, *free[1:num_targets]]
+    drafts = [ported.draft.port, *free[num_targets + 1 :]][:num_drafts]
+    links = {
+        "targets": [dial_address(ported.target.host, port) for port in targets],
+        "drafts": [dial_address(ported.draft.host, port) for port in drafts],
+    }
+    return {"coordinator": links, "model": {} if drafts else {"draft": ""}}
 
 
-def _threads(asked: Config, with_draft: bool, num_cores: int) -> Flags:
+def _threads(asked: Config, num_targets: int, num_drafts: int, num_cores: int) -> Flags:
     """What is set stays; what is not gets its share of the rest."""
     target, draft = asked.target.threads, asked.draft.threads
-    with_draft_model = with_draft and asked.model.draft != PROMPT_LOOKUP
-    even_target, even_draft = split_threads(num_cores, with_draft_model)
+    with_draft_model = num_drafts > 0 and asked.model.draft != PROMPT_LOOKUP
+    targets, drafts = split_threads(num_cores, with_draft_model)
     if with_draft_model and (target or draft):
-        even_target, even_draft = max(1, num_cores - draft), max(1, num_cores - target)
-    return {"target": {"threads": target or even_target}, "draft": {"threads": draft or even_draft}}
+        targets, drafts = num_cores - draft * num_drafts, num_cores - target * num_targets
+    shares = max(1, targets // num_targets), max(1, drafts // max(num_drafts, 1))
+    return {"target": {"threads": target or shares[0]}, "draft": {"threads": draft or shares[1]}}
 
 
 def _check_ports(settings: Config, with_draft: bool) -> None:

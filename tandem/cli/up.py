@@ -1,4 +1,4 @@
-"""`tandem up`: coordinator, draft worker and target worker on this machine, until Ctrl-C."""
+"""`tandem up`: coordinator, draft workers and target workers on this machine, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ Draft = Annotated[str | None, typer.Option(metavar="NAME", help=f"The same, a fo
 NoDraft = Annotated[bool, typer.Option("--no-draft", help="Decode without a draft worker.")]
 Threads = Annotated[int | None, typer.Option(min=0, metavar="N", help="0: its share of the cores.")]
 Ranks = Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks that share the target; above 1 on Ray.")]
+Workers = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Workers of this kind; the further ones on any free port.")
+]
 Port = Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT", help="0: any free one.")]
 
 
@@ -33,6 +36,8 @@ def up(
     port: Port = None,
     target_port: Port = None,
     draft_port: Port = None,
+    num_targets: Workers = 1,
+    num_drafts: Workers = 1,
 ) -> None:
     """Start all three services here, and stop them together."""
     flags = {
@@ -41,7 +46,7 @@ def up(
         "target": _given(port=target_port, threads=target_threads, tensor_parallel_size=tensor_parallel),
         "draft": _given(port=draft_port, threads=draft_threads),
     }
-    settings = local_config(config, flags, with_draft=not no_draft, num_cores=available_cores())
+    settings = local_config(config, flags, not no_draft, available_cores(), num_targets, num_drafts)
     with StopSignal() as stop, suppress(KeyboardInterrupt):
         _serve(settings, stop)
     err.print("stopped")

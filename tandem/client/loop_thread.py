@@ -24,6 +24,7 @@ class LoopThread:
         self._lock = threading.RLock()  # a generator collected in the midst of _submit posts from within it
         self._open = True
         self._tasks: set[asyncio.Task[Any]] = set()  # what was submitted and still runs
+        self.kept: set[object] = set()  # what the collector must not find: it would end it in the midst of a step here
         self._started = threading.Event()
         # A daemon: who forgets to stop it must still be able to leave.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -79,11 +79,12 @@ class Client:
     def _waited_for(self, chunks: AsyncGenerator[Chunk]) -> Generator[Chunk]:
         """A method, so that a client lives as long as its streams."""
         turn = asyncio.Lock()  # closing waits until an interrupted step has unwound
+        self._thread.kept.add(chunks)
         try:
             while (chunk := self._thread.run(_next, chunks, turn)) is not None:
                 yield chunk
         finally:
-            self._thread.post(_close, chunks, turn)
+            self._thread.post(_close, chunks, turn, self._thread.kept)
 
 
 async def _next(chunks: AsyncGenerator[Chunk], turn: asyncio.Lock) -> Chunk | None:
@@ -91,6 +92,9 @@ async def _next(chunks: AsyncGenerator[Chunk], turn: asyncio.Lock) -> Chunk | No
         return await anext(chunks, None)
 
 
-async def _close(chunks: AsyncGenerator[Chunk], turn: asyncio.Lock) -> None:
-    async with turn:
-        await chunks.aclose()
+async def _close(chunks: AsyncGenerator[Chunk], turn: asyncio.Lock, kept: set[object]) -> None:
+    try:
+        async with turn:
+            await chunks.aclose()
+    finally:
+        kept.discard(chunks)

@@ -65,14 +65,14 @@ def sampled_acceptance(overlap: Tensor, wanted: Tensor) -> tuple[float, ...]:
 
 @torch.no_grad()
 def measure(student: Student, readout: Readout, text: Text) -> Acceptance:
-    """`readout` is the target's own, with all rows of its head."""
-    wanted = predicting(text)
-    hits, overlap = torch.zeros(wanted.shape, dtype=torch.bool), torch.zeros(wanted.shape, dtype=torch.float64)
+    """`readout` is the target's own, with all rows of its head; student, readout and text are on one device."""
+    wanted, kept = predicting(text), student.kept.to(text.token_ids.device)
+    hits, overlap = torch.zeros_like(wanted), torch.zeros_like(wanted, dtype=torch.float64)
     for index, here in enumerate(wanted):
         if here.any():
-            drafted = student.logits(text.token_ids[index : index + 1], here.unsqueeze(0)).cpu()
-            own = readout(text.hidden[index, here].unsqueeze(0))[0].cpu().float().softmax(-1)[:, student.kept]
-            hits[index, here] = student.kept[drafted.argmax(-1)] == text.token_ids[index].roll(-1)[here]
+            drafted = student.logits(text.token_ids[index : index + 1], here.unsqueeze(0))
+            own = readout(text.hidden[index, here].unsqueeze(0))[0].float().softmax(-1)[:, kept]
+            hits[index, here] = kept[drafted.argmax(-1)] == text.token_ids[index].roll(-1)[here]
             overlap[index, here] = torch.minimum(drafted.softmax(-1), own).sum(-1).double()
     greedy, sampled = (wanted & chosen[:, None] for chosen in (text.greedy, ~text.greedy))
     return Acceptance(

@@ -17,7 +17,6 @@ from tandem.distill.writer import Readout, Text, fast_dtype, layers_of
 from tandem.model.draft_layers import assemble
 
 ARGMAX_WEIGHT = 0.3  # of the cross-entropy on the target's most likely token, beside the divergence
-BATCH_ROWS = 12
 CHECKPOINT_S = 60.0
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -42,6 +41,7 @@ class Course:
     seed: int
     peak_rate: float
     num_rows: int  # of each text
+    batch: int  # rows of one step
 
 
 class Student:
@@ -56,17 +56,17 @@ class Student:
         self.weights = {name: part for name, part in self.module.named_parameters() if name not in self._frozen_names}
         for name, parameter in self.module.named_parameters():
             parameter.requires_grad_(name in self.weights)
-        self._readout, self._device = Readout(self.module), device
+        self._readout, self.device = Readout(self.module), device
 
     def logits(self, token_ids: Tensor, wanted: Tensor) -> Tensor:
         """[number wanted, head_rows] at the positions of `wanted`, bool [rows, length], in rows token_ids."""
-        hidden = layers_of(self.module)(input_ids=token_ids.to(self._device).long(), use_cache=False).last_hidden_state
-        return self._read(hidden[wanted.to(self._device)])
+        hidden = layers_of(self.module)(input_ids=token_ids.to(self.device).long(), use_cache=False).last_hidden_state
+        return self._read(hidden[wanted.to(self.device)])
 
     @torch.no_grad()
     def teacher_logits(self, hidden: Tensor) -> Tensor:
         """What the target says over the kept ids: its head is the student's. [positions, head_rows]"""
-        return self._read(hidden.to(self._device, torch.float32))
+        return self._read(hidden.to(self.device, torch.float32))
 
     def learned(self) -> dict[str, Tensor]:
         """The tensors of a folder of draft layers, in bfloat16."""
@@ -80,7 +80,8 @@ class Student:
     def loss(self, text: Text) -> Tensor:
         """Of all answers in `text`."""
         wanted = predicting(text)
-        with torch.autocast(self._device, torch.bfloat16, enabled=fast_dtype(self._device) == torch.bfloat16):
+        kind = torch.device(self.device).type
+        with torch.autocast(kind, torch.bfloat16, enabled=fast_dtype(self.device) == torch.bfloat16):
             return distillation_loss(self.logits(text.token_ids, wanted), self.teacher_logits(text.hidden[wanted]))
 
 
@@ -100,7 +101,7 @@ def learn(student: Student, course: Course, watch: Stopwatch, work: Path, show: 
     optimiser = torch.optim.AdamW(student.weights.values(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
     step, begin_s = _restore(student, optimiser, watch, work)
     saved_s = watch.spent_s
-    for batch in _batches(course, step):
+    for batch in _batches(course, step, student.device):
         progress = (watch.spent_s - begin_s) / max(course.budget_s - begin_s, 1e-9)
         if progress >= 1:
             break
@@ -126,16 +127,18 @@ def _train(student: Student, optimiser: torch.optim.Optimizer, batch: Text, rate
     return float(loss.detach())
 
 
-def _batches(course: Course, step: int) -> Iterator[Text]:
-    """Without end, from the `step`-th on: every pass takes texts and their rows in another order."""
+def _batches(course: Course, step: int, device: str) -> Iterator[Text]:
+    """Without end, from the `step`-th on: every pass takes texts and their rows in another order. A text is moved to
+    `device` once.
+    """
     while True:
-        per_text = max(1, course.num_rows // BATCH_ROWS)
+        per_text = max(1, course.num_rows // course.batch)
         turn, number = divmod(step // per_text, len(course.indices))
         order = _shuffled(len(course.indices), course.seed, turn)
-        text = load_text(course.texts, course.indices[order[number]])
+        text = load_text(course.texts, course.indices[order[number]], device)
         rows = _shuffled(course.num_rows, course.seed, turn, order[number])
         for index in range(step % per_text, per_text):
-            yield _rows_of(text, rows[index * BATCH_ROWS : (index + 1) * BATCH_ROWS])
+            yield _rows_of(text, rows[index * course.batch : (index + 1) * course.batch])
             step += 1
 
 
@@ -156,7 +159,10 @@ def _restore(student: Student, optimiser: torch.optim.Optimizer, watch: Stopwatc
     for name, parameter in student.weights.items():
         parameter.data.copy_(tensors[name])
         moments = {part: tensors[f"{name}|{part}"] for part in ("step", "exp_avg", "exp_avg_sq")}
-        optimiser.state[parameter] = {part: tensor.to(parameter.device) for part, tensor in moments.items()}
+        # The step count stays in main memory, where AdamW looks it up.
+        optimiser.state[parameter] = {
+            part: tensor if part == "step" else tensor.to(parameter.device) for part, tensor in moments.items()
+        }
     watch.spent_s = float(notes["spent_s"])
     return int(notes["step"]), float(notes["begin_s"])
 

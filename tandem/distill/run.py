@@ -20,7 +20,7 @@ from tandem.distill.report import Report
 from tandem.distill.schedule import WRITING_SHARE, Stopwatch, seeded
 from tandem.distill.script import read_script
 from tandem.distill.settings import WORK, Settings
-from tandem.distill.shards import load_text, num_texts, read_notes, save_text, shard_path
+from tandem.distill.shards import load_mass, load_text, num_texts, read_notes, save_text, shard_path
 from tandem.distill.speedup import best_shared
 from tandem.distill.student import Draft, kept_ids, pick_layers, read_draft, save_draft, take_layers
 from tandem.distill.writer import ATTENTION, Readout, Writer, fast_dtype
@@ -79,6 +79,11 @@ class _Distillation:
     @property
     def work(self) -> Path:
         return self.out / WORK
+
+    @property
+    def serving_dtype(self) -> torch.dtype:
+        """In which a worker on this device would run, and so what costs are measured in."""
+        return torch.float32 if self.device == "cpu" else fast_dtype(self.device)
 
     def run(self) -> Report:
         self._write()
@@ -151,14 +156,14 @@ class _Distillation:
         folders = [self.work / f"candidate-{index}" for index in range(len(candidates))]
         for folder, draft in zip(folders, candidates, strict=True):
             save_draft(folder, self.settings.target, draft)
-        costs = measure_costs(folders, self.target, torch.float32, self.device)
+        costs = measure_costs(folders, self.target, self.serving_dtype, self.device)
         acceptances = [self._acceptance(folder) for folder in folders]
         speedups = [best_shared(*pair) for pair in zip(acceptances, costs, strict=True)]
         return speedups.index(max(speedups))
 
     def _kept(self) -> Tensor:
         """Counted over all texts but the first."""
-        mass = sum((load_text(self.work, index).mass.double() for index in self._learned_texts()), torch.zeros(1))
+        mass = sum((load_mass(self.work, index).double() for index in self._learned_texts()), torch.zeros(1))
         return kept_ids(mass, self._always(), self.settings.head)
 
     def _always(self) -> frozenset[int]:
@@ -172,17 +177,19 @@ class _Distillation:
         """The student that starts as the draft in `folder`, after what it learns until so much time is spent."""
         student = Student(folder, self.target, self.device)
         settings = self.settings
-        course = Course(self.work, self._learned_texts(), until_s, settings.seed, settings.rate, settings.rows)
+        course = Course(
+            self.work, self._learned_texts(), until_s, settings.seed, settings.rate, settings.rows, settings.batch
+        )
         learn(student, course, self.watch, folder, lambda share, loss: self.show(f"learning, loss {loss:.2f}", share))
         return student
 
     def _report(self, draft: Draft) -> Report:
         num_tokens = num_texts(self.work) * self.settings.rows * self.settings.length
         acceptance = self._acceptance(self.out)
-        [costs] = measure_costs([self.out], self.target, torch.float32, self.device)
+        [costs] = measure_costs([self.out], self.target, self.serving_dtype, self.device)
         minutes = self.watch.spent_s / 60
         return Report(self.settings.target, draft.layers, len(draft.kept), minutes, num_tokens, acceptance, costs)
 
     def _acceptance(self, folder: Path) -> Acceptance:
         student, readout = Student(folder, self.target, self.device), Readout(self._target_module())
-        return measure(student, readout, load_text(self.work, 0))
+        return measure(student, readout, load_text(self.work, 0, self.device))

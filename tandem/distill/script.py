@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from tandem.errors import ModelError
 
 MAX_USER_TOKENS = 96  # after which the user is cut short, so that the answers get most of a row
 OPENING_TOKENS = 2  # of a user's turn: what they are decides what it is about
+_MARK = -1
 _MARKS = ("\x11first\x11", "\x11second\x11", "\x11third\x11")
 
 
@@ -49,40 +52,45 @@ def _chat_script(tokenizer: Any, ends: frozenset[int]) -> Script:
     return Script(parts[0], parts[1], parts[2], ends)
 
 
-@dataclass(slots=True)
-class Speaker:
-    """One row of text as it grows."""
+class Speakers:
+    """Rows of text as they grow, side by side: all state is tensors on one device, [rows].
 
-    script: Script
-    forced: deque[int] = field(default_factory=deque)
-    answering: bool = False
-    turn_len: int = 0
+    What a template has to say between two turns lies in `_lines`, with a mark behind each line; a row that says such a
+    line stands at its next token, any other row at a mark.
+    """
 
-    def __post_init__(self) -> None:
-        self.answering = not self.script.to_answer
+    def __init__(self, script: Script, num_rows: int, device: torch.device) -> None:
+        lines = (_MARK, *script.to_answer, _MARK, *script.to_next, _MARK)
+        self._lines = torch.tensor(lines, device=device)
+        self._to_answer, self._to_next = 1, 2 + len(script.to_answer)  # where these lines begin
+        self._ends = torch.tensor(sorted(script.ends), dtype=torch.int64, device=device)
+        self._has_users = bool(script.to_answer)
+        self._place = torch.zeros(num_rows, dtype=torch.int64, device=device)
+        self._turn_len = torch.zeros_like(self._place)
+        self._in_answer = torch.full_like(self._place, not self._has_users, dtype=torch.bool)
 
     @property
-    def opening(self) -> bool:
-        """Whether the next token is one of the first of a user's turn."""
-        return not (self.answering or self.forced) and self.turn_len < OPENING_TOKENS
+    def answering(self) -> Tensor:
+        """Which rows' next token is the target's own in an answer."""
+        return self._in_answer & (self._lines[self._place] == _MARK)
 
-    def say(self, drawn: int) -> tuple[int, bool]:
-        """The row's next token, and whether it is the target's own in an answer; `drawn`: what the target would say."""
-        if self.forced:
-            return self.forced.popleft(), False
-        answers = self.answering
-        if drawn in self.script.ends or not (answers or self.turn_len < MAX_USER_TOKENS):
-            return self._end_turn(drawn)
-        self.turn_len += 1
-        return drawn, answers
+    @property
+    def opening(self) -> Tensor:
+        """Which rows' next token is one of the first of a user's turn."""
+        return ~self._in_answer & (self._lines[self._place] == _MARK) & (self._turn_len < OPENING_TOKENS)
 
-    def _end_turn(self, drawn: int) -> tuple[int, bool]:
-        answers, self.turn_len = self.answering, 0
-        following = deque(self.script.to_next if answers else self.script.to_answer)
-        self.answering = not (answers and self.script.to_answer)
-        if answers and following[0] != drawn:
-            self.forced = following
-            return drawn, True
-        token = following.popleft()
-        self.forced = following
-        return token, answers
+    def say(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows' next tokens, and which are the target's own in an answer; `drawn`: what it would say, int64."""
+        line, answers = self._lines[self._place], self._in_answer
+        free = line == _MARK
+        is_over = torch.isin(drawn, self._ends) | (~answers & (self._turn_len >= MAX_USER_TOKENS))
+        ends = free & is_over
+        begin = torch.where(answers, self._to_next, self._to_answer)
+        first = self._lines[begin]
+        is_other = answers & (first != drawn)  # an end that the template does not begin its line with: it is learned
+        tokens = torch.where(free, torch.where(ends & ~is_other, first, drawn), line)
+        following = torch.where(is_other, begin, begin + 1)
+        self._place = torch.where(ends, following, torch.where(free, self._place, self._place + 1))
+        self._turn_len = torch.where(ends, 0, torch.where(free, self._turn_len + 1, self._turn_len))
+        self._in_answer = answers ^ ends if self._has_users else answers
+        return tokens, answers & free

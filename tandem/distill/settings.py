@@ -27,6 +27,11 @@ class Settings:
     seed: int = 0
     rows: int = 96  # texts written at once
     length: int = 224  # tokens of each
+    batch: int = 12  # rows of one step of learning
+
+
+# On a GPU, where a step of few rows costs as much as one of hundreds.
+ON_GPU = {"rows": 512, "batch": 64}
 
 
 def claim(out: Path, resume: bool, **wishes: Any) -> Settings:

@@ -44,8 +44,15 @@ def save_text(folder: Path, index: int, text: Text, spent_s: float) -> None:
     save_tensors(shard_path(folder, index), tensors, {"spent_s": repr(spent_s)})
 
 
-def load_text(folder: Path, index: int) -> Text:
-    return Text(**load_file(shard_path(folder, index)))
+def load_text(folder: Path, index: int, device: str = "cpu") -> Text:
+    return Text(**load_file(shard_path(folder, index), device))
+
+
+def load_mass(folder: Path, index: int) -> Tensor:
+    """`Text.mass` alone: the hidden states beside it are many times larger."""
+    with safe_open(shard_path(folder, index), framework="pt") as file:
+        mass: Tensor = file.get_tensor("mass")
+    return mass
 
 
 def num_texts(folder: Path) -> int:

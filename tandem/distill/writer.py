@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-from tandem.distill.script import Script, Speaker
+from tandem.distill.script import Script, Speakers
 from tandem.errors import ModelError
 from tandem.model.attention import Scores, attend_explicitly, no_mask
 
@@ -62,7 +62,9 @@ class _Given(nn.Module):
 
 def fast_dtype(device: str) -> torch.dtype:
     """What products of many rows are fastest in there: bfloat16, but for processors that do not know it."""
-    knows = device != "cpu" or (torch.backends.mkldnn.is_available() and _mkldnn._is_mkldnn_bf16_supported())
+    knows = torch.device(device).type != "cpu" or (
+        torch.backends.mkldnn.is_available() and _mkldnn._is_mkldnn_bf16_supported()
+    )
     return torch.bfloat16 if knows else torch.float32
 
 
@@ -158,13 +160,14 @@ class Writer:
             raise ModelError(f"rows of {length} tokens end before the chat template does")
         pack(module)
         self._layers, self._readout = layers_of(module), Readout(module)
+        self._device = module.get_input_embeddings().weight.device
         self._script, self._num_rows, self._length = script, num_rows, length
 
     @torch.inference_mode()
     def write(self, generator: torch.Generator, show: Callable[[int], None] = lambda position: None) -> Text:
         """One text of all rows, a function of the weights and `generator`; `show` hears of every position."""
         cache = RowsCache(self._num_rows, self._length)
-        page = _Page(self._script, self._num_rows, self._length)
+        page = _Page(self._script, self._num_rows, self._length, self._device)
         for position in range(self._length):
             show(position)
             cache.position = position
@@ -184,34 +187,34 @@ class Writer:
 
 
 class _Page:
-    """The rows of one text while they are written."""
+    """The rows of one text while they are written, on the target's device."""
 
-    def __init__(self, script: Script, num_rows: int, length: int) -> None:
-        self.tokens = torch.zeros(num_rows, length, dtype=torch.int64)
-        self.tokens[:, : len(script.start)] = torch.tensor(script.start)
-        self.answers = torch.zeros(num_rows, length, dtype=torch.bool)
-        self.greedy = torch.arange(num_rows) % 2 == 0
+    def __init__(self, script: Script, num_rows: int, length: int, device: torch.device) -> None:
+        self.tokens = torch.zeros(num_rows, length, dtype=torch.int64, device=device)
+        self.tokens[:, : len(script.start)] = torch.tensor(script.start, device=device)
+        self.answers = torch.zeros_like(self.tokens, dtype=torch.bool)
+        self.greedy = torch.arange(num_rows, device=device) % 2 == 0
         self.hidden: list[Tensor] = []
         self.mass = torch.zeros(0)
-        self._speakers = [Speaker(script) for _ in range(num_rows)]
+        self._speakers = Speakers(script, num_rows, device)
 
     def extend(self, logits: Tensor, generator: torch.Generator) -> None:
         """Appends what each row says next, from its logits, [rows or 1, vocabulary]."""
-        answering = torch.tensor([speaker.answering and not speaker.forced for speaker in self._speakers])
+        answering = self._speakers.answering
         position = len(self.hidden)
         logits = logits.expand(len(self.tokens), -1)
         if position % MASS_EVERY == 0 or not len(self.mass):
             mass = answering.float() @ logits.float().softmax(-1)
             self.mass = self.mass + mass if len(self.mass) else mass
         if position < self.tokens.shape[1]:
-            opening = torch.tensor([speaker.opening for speaker in self._speakers])
+            opening = self._speakers.opening
             drawn = _draw(_flatten(logits, opening), answering & self.greedy, opening, generator)
-            said = [speaker.say(token) for speaker, token in zip(self._speakers, drawn.tolist(), strict=True)]
-            self.tokens[:, position] = torch.tensor([token for token, _ in said])
-            self.answers[:, position] = torch.tensor([answers for _, answers in said])
+            self.tokens[:, position], self.answers[:, position] = self._speakers.say(drawn)
 
     def text(self) -> Text:
-        return Text(self.tokens.to(torch.int32), self.answers, self.greedy, torch.cat(self.hidden, 1), self.mass)
+        """In main memory."""
+        parts = (self.tokens.to(torch.int32), self.answers, self.greedy, torch.cat(self.hidden, 1), self.mass)
+        return Text(*(part.cpu() for part in parts))
 
 
 def _flatten(logits: Tensor, opening: Tensor) -> Tensor:
@@ -231,7 +234,7 @@ def _draw(logits: Tensor, greedy: Tensor, opening: Tensor, generator: torch.Gene
     ends = torch.bincount(rows, minlength=len(logits)).cumsum(0)
     upper = cumulative[ends - 1]
     lower = torch.cat([upper.new_zeros(1), upper[:-1]])
-    points = torch.rand(len(logits), generator=generator, dtype=torch.float64)
+    points = torch.rand(len(logits), generator=generator, dtype=torch.float64, device=generator.device).to(upper)
     points = torch.where(greedy, 0.0, points)  # of several best the first, as argmax does
     drawn = torch.searchsorted(cumulative, lower + points * (upper - lower), right=True)
     return tokens[torch.minimum(drawn, ends - 1)]

@@ -40,6 +40,17 @@ class Step:
     ragged: RaggedPlan
     pool: KVPool
 
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None, scores: Scores
+    ) -> Tensor:
+        """Writes the layer's keys and values, then lets each sequence's rows attend to its own slots.
+
+        query [num_heads, rows, head_dim], key and value [num_kv_heads, rows, head_dim]; returns [rows, num_heads,
+        value_dim].
+        """
+        keys, values = self.pool.write(layer, self.ragged.slots, key, value)
+        return attend_rows(query, keys, values, self.ragged, window, scores)
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -64,16 +75,15 @@ def attend(
     s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Writes the step's keys and values, then lets each sequence's rows attend to its own slots.
+    """`Step.attend` of a batch of one: query [1, num_heads, rows, head_dim], key and value [1, num_kv_heads, rows,
+    head_dim]; returns [1, rows, num_heads, value_dim].
 
-    query [1, num_heads, rows, head_dim], key and value [1, num_kv_heads, rows, head_dim]; returns [1, rows, num_heads,
-    value_dim]. Raises ModelError on a keyword that would change the result in a way not built here.
+    Raises ModelError on a keyword that would change the result in a way not built here.
     """
     if attention_mask is not None or not others.keys() <= HARMLESS or not getattr(module, "is_causal", True):
         _refuse_unknown(module, attention_mask, others)
-    keys, values = tandem_step.pool.write(int(module.layer_idx), tandem_step.ragged.slots, key[0], value[0])  # type: ignore[arg-type]
-    scores = Scores(scaling, softcap, s_aux)
-    return attend_rows(query[0], keys, values, tandem_step.ragged, sliding_window, scores).unsqueeze(0), None
+    layer, scores = int(module.layer_idx), Scores(scaling, softcap, s_aux)  # type: ignore[arg-type]
+    return tandem_step.attend(layer, query[0], key[0], value[0], sliding_window, scores).unsqueeze(0), None
 
 
 def attend_rows(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,22 @@ from torch.nn.functional import rms_norm
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
 
-from tandem.model.attention import Scores, Step, attend_rows
+from tandem.model.attention import Scores
 from tandem.model.lean_linear import Linear, fuse, fuse_and_join, fuse_and_sum, kernels
 from tandem.model.sharded import local
 
 FITTING = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 Norm = Callable[[Tensor], Tensor]
+
+
+class Attention(Protocol):
+    """A step as its layers see it."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None, scores: Scores
+    ) -> Tensor:
+        """As `attention.Step.attend`."""
+        ...
 
 
 class LeanDecoder(nn.Module):
@@ -35,6 +45,8 @@ class LeanDecoder(nn.Module):
         self.kernels = f"lean-{kernels(weight.dtype, weight.device)}"
         self.embed_tokens: nn.Embedding = inner.embed_tokens
         self._rotary: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = inner.rotary_emb
+        # Whether a step is the same work whatever its positions: these two change their frequencies with them.
+        self.is_static = not any(kind in inner.rotary_emb.rope_type for kind in ("dynamic", "longrope"))
         self.layers: list[_Layer] = []
         for index in range(len(inner.layers)):
             self.layers.append(_take_layer(inner.layers[index], module.config))
@@ -47,7 +59,7 @@ class LeanDecoder(nn.Module):
         return self.embed_tokens
 
     def forward(
-        self, input_ids: Tensor, position_ids: Tensor, logits_to_keep: Tensor, tandem_step: Step, **_: Any
+        self, input_ids: Tensor, position_ids: Tensor, logits_to_keep: Tensor, tandem_step: Attention, **_: Any
     ) -> CausalLMOutput:
         """input_ids and position_ids int64 [1, rows], logits_to_keep int64 [wanted]; logits [1, wanted, head_width]."""
         x: Tensor = self.embed_tokens(input_ids)
@@ -77,15 +89,15 @@ class _Layer:
     activation: Norm
     down: Linear
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, step: Attention) -> Tensor:
         heads = self.qkv(self.norm_before(x)).view(len(x), self.num_heads + 2 * self.num_kv_heads, -1)
         turning, value = heads.split((self.num_heads + self.num_kv_heads, self.num_kv_heads), dim=1)
         if self.norm_heads is not None:
             turning = self.norm_heads(turning)
         turned = torch.addcmul(turning * cos, turning.roll(turning.shape[2] // 2, 2), sin)
         query, key = turned.split((self.num_heads, self.num_kv_heads), dim=1)
-        keys, values = step.pool.write(self.index, step.ragged.slots, key.transpose(0, 1), value.transpose(0, 1))
-        seen = attend_rows(query.transpose(0, 1), keys, values, step.ragged, self.window, self.scores)
+        query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
+        seen = step.attend(self.index, query, key, value, self.window, self.scores)
         x = x + self.out(seen.flatten(1))
         gate, up = self.gate_up(self.norm_between(x)).chunk(2, dim=1)
         return x + self.down(self.activation(gate) * up)

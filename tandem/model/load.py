@@ -17,6 +17,7 @@ from tandem.errors import ModelError
 from tandem.model.attention import ATTENTION
 from tandem.model.draft_layers import assemble, draft_target
 from tandem.model.fingerprint import fingerprint
+from tandem.model.fixed_shapes import why_not
 from tandem.model.lean import LeanDecoder, fits
 from tandem.model.loaded import LoadedModel
 from tandem.model.pretrained import read_config, read_model
@@ -37,11 +38,13 @@ def load_model(
     name: str = "",
     tensor_parallel_size: int = 1,
     lean: bool = True,
+    cuda_graphs: bool = False,
 ) -> LoadedModel:
     """Loads a model folder; one of draft layers takes embeddings, head and tokenizer from `target_folder`.
 
     With `tensor_parallel_size` above 1 every rank calls this, inside an initialised process group. `lean`: models that
-    a LeanDecoder fits run on one.
+    a LeanDecoder fits run on one. `cuda_graphs`: those whose steps can be recorded will be, which changes last bits and
+    so the fingerprint.
     Raises ModelError naming the folder where files are missing or corrupt, where the weights do not fit the
     configuration, or where the architecture keeps state that is no KV.
     """
@@ -57,6 +60,8 @@ def load_model(
         if lean and fits(module):
             module = _lean(module, found)
             kernels = module.kernels
+        if cuda_graphs and not why_not(module):
+            kernels += "-graphs"
         tokenizer = load_tokenizer(folders[-1])
         vocabulary = pieces(tokenizer)
         return LoadedModel(

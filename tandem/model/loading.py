@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from tandem.config import ModelConfig, WorkerConfig, cache_folder
 from tandem.core.blocks import BlockPool
 from tandem.core.sessions import SessionTable
 from tandem.core.types import Description
+from tandem.errors import ConfigError
+from tandem.model.cuda_graphs import CudaGraphs
+from tandem.model.fixed_shapes import Record, why_not
 from tandem.model.kv_pool import default_kv_tokens
 from tandem.model.load import load_model
 from tandem.model.loaded import LoadedModel
@@ -23,6 +27,7 @@ from tandem.model.tokenizer import load_tokenizer, pieces
 from tandem.process import keep_freed_memory
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,14 @@ def set_threads(settings: WorkerConfig) -> None:
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
 
 
+def check_device(device: str) -> None:
+    """Raises ConfigError where torch has no such device."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch was built without CUDA
+        raise ConfigError(f"device: {device}: {str(error).partition(chr(10))[0]}") from error
+
+
 def open_model(
     name: str,
     models: ModelConfig,
@@ -74,11 +87,23 @@ def open_model(
         target,
         name=served_name(name),
         tensor_parallel_size=tensor_parallel_size,
+        cuda_graphs=models.cuda_graphs and tensor_parallel_size == 1,
     )
     tokens = agree(settings.kv_tokens or default_kv_tokens(model.kv_bytes_per_token, models.device))
     pool = BlockPool(max(tokens // settings.block_size, 1), settings.block_size)
-    runner = Runner(model, pool.num_blocks, pool.block_size)
+    record = _recorder(model, tensor_parallel_size) if models.cuda_graphs else None
+    runner = Runner(model, pool.num_blocks, pool.block_size, record)
     return ReadyModel(model, runner, SessionTable(pool, settings.lease_s), _pieces(folder, target))
+
+
+def _recorder(model: LoadedModel, tensor_parallel_size: int) -> Record | None:
+    """What records the steps of `model`; None, and a line in the log, where that cannot be."""
+    reason = "ranks share it" if tensor_parallel_size > 1 else why_not(model.module)
+    if reason:
+        _log.warning("no CUDA graphs for %s: %s", model.name, reason)
+        return None
+    _log.info("CUDA graphs for the steps of few rows of %s", model.name)
+    return CudaGraphs(model.device)
 
 
 def describe(ready: ReadyModel, max_block: int, drafters: tuple[str, ...] = ()) -> Description:

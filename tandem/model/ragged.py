@@ -84,12 +84,9 @@ def lay_out(plan: StepPlan, block_size: int, dtype: torch.dtype, device: torch.d
     slots: list[int] = []
     logit_rows: list[int] = []
     for sequence in plan.sequences:
-        length = sequence.start + len(sequence.tokens)
-        if len(sequence.blocks) * block_size < length:
-            raise ValueError(f"{len(sequence.blocks)} blocks of {block_size} do not hold {length} tokens")
+        slots += row_slots(sequence, block_size)
         token_ids += sequence.tokens
-        positions += range(sequence.start, length)
-        slots += [sequence.blocks[p // block_size] * block_size + p % block_size for p in range(sequence.start, length)]
+        positions += range(sequence.start, sequence.start + len(sequence.tokens))
         logit_rows += range(len(token_ids) - sequence.num_logits, len(token_ids))
     rows = torch.tensor([token_ids, positions, slots]).to(device)
     return RaggedPlan(
@@ -101,6 +98,14 @@ def lay_out(plan: StepPlan, block_size: int, dtype: torch.dtype, device: torch.d
         rows[2],
         torch.tensor(logit_rows, device=device, dtype=torch.int64),
     )
+
+
+def row_slots(sequence: SequencePlan, block_size: int) -> list[int]:
+    """Where the keys and values of a sequence's rows go. Raises ValueError where its blocks do not hold its tokens."""
+    length = sequence.start + len(sequence.tokens)
+    if len(sequence.blocks) * block_size < length:
+        raise ValueError(f"{len(sequence.blocks)} blocks of {block_size} do not hold {length} tokens")
+    return [sequence.blocks[p // block_size] * block_size + p % block_size for p in range(sequence.start, length)]
 
 
 def _span_slots(blocks: Sequence[int], block_size: int, first: int, end: int) -> slice | Tensor:

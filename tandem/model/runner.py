@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 from tandem.core.plan import StepPlan
 from tandem.model.attention import Step
+from tandem.model.fixed_shapes import FixedSteps, Record, shape_of
 from tandem.model.kv_pool import KVPool
+from tandem.model.lean import LeanDecoder
 from tandem.model.loaded import LoadedModel
 from tandem.model.ragged import lay_out
 
@@ -15,9 +17,14 @@ from tandem.model.ragged import lay_out
 class Runner:
     """A model and the KV of all sessions that use it. One thread at a time."""
 
-    def __init__(self, model: LoadedModel, num_blocks: int, block_size: int) -> None:
+    def __init__(self, model: LoadedModel, num_blocks: int, block_size: int, record: Record | None = None) -> None:
+        """`record`: steps of few rows run in fixed shapes, recorded by it; the model is then a static LeanDecoder."""
         self._module = model.module
-        self._pool = KVPool(num_blocks * block_size)
+        self._pool = KVPool(num_blocks * block_size + (record is not None))
+        self._fixed: FixedSteps | None = None
+        if record is not None:
+            assert isinstance(model.module, LeanDecoder)
+            self._fixed = FixedSteps(model.module, self._pool, block_size, model.head_width, record)
         self._block_size = block_size
         self.kv_bytes_per_token = model.kv_bytes_per_token
         self.num_forwards = 0
@@ -28,7 +35,11 @@ class Runner:
         What was cached at and behind a sequence's `start` is overwritten. Raises ValueError where a sequence's blocks
         do not hold its tokens; the pool then is as it was.
         """
-        logits = run_step(self._module, self._pool, self._block_size, plan)
+        shape = shape_of(plan) if self._fixed else None
+        if self._fixed and shape:
+            logits = self._fixed.forward(plan, shape)
+        else:
+            logits = run_step(self._module, self._pool, self._block_size, plan)
         self.num_forwards += 1
         return logits
 

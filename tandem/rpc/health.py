@@ -9,6 +9,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem.errors import WorkerLost
 
+LIVENESS = "tandem.v1.Liveness"  # the name of a worker's other health: whether its step loop goes on
+
 
 class HealthWatch:
     """One watch of one service; to be closed."""

@@ -1,11 +1,11 @@
-"""A coordinator's way to one worker: a channel, a watch of its health, a stream, and what it said of itself."""
+"""A coordinator's way to one worker: a channel, watches of its health, a stream, and what it said of itself."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from typing import Any, Protocol
 
 import grpc
@@ -15,12 +15,13 @@ from tandem.core.types import Description, Item, Reply
 from tandem.errors import WorkerLost
 from tandem.rpc.codec import DraftCodec, TargetCodec, description_from_pb
 from tandem.rpc.exchange import Exchange
-from tandem.rpc.health import HealthWatch
+from tandem.rpc.health import LIVENESS, HealthWatch
 from tandem.v1 import draft_pb2_grpc, target_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _DESCRIBE_TIMEOUT_S = 5.0
+_STANDS_STILL = "its step loop stands still"
 
 
 class Codec(Protocol):
@@ -61,7 +62,7 @@ class Link:
     """Keeps a stream to one worker open, for as long as `run` runs; the gate is asked at every (re)connection.
 
     A worker whose health says NOT_SERVING is waited for. One that says so while its stream is open is drained: it gets
-    no new session, and with the last one the stream ends.
+    no new session, and with the last one the stream ends. One whose liveness ends answers nothing more: it is lost.
     """
 
     def __init__(self, role: str, address: str, rpc: RpcConfig, gate: Gate) -> None:
@@ -85,21 +86,16 @@ class Link:
         pause_s = _FIRST_PAUSE_S
         while not self._leaving:
             try:
-                async with self._connection(), contextlib.aclosing(self._watch_health()) as health:
-                    await self._until_serving(health)
-                    if await self._joined():
-                        pause_s = _FIRST_PAUSE_S
-                        await self._serve(health)
+                with self._reasoned():
+                    async with self._connection(), self._watched() as (health, liveness):
+                        await self._until(health, "not serving: it is loading, or stopping")
+                        await self._until(liveness, _STANDS_STILL)
+                        if await self._joined():
+                            pause_s = _FIRST_PAUSE_S
+                            await self._serve(health, liveness)
             except asyncio.CancelledError:
                 self.exchange.lose("closed")
                 raise
-            except grpc.aio.AioRpcError as error:
-                self.reason = f"{error.code().name}: {error.details()}"
-            except WorkerLost as error:
-                self.reason = str(error)
-            except Exception as error:  # a write to a stream that has just ended, a message that cannot be encoded
-                _log.exception("the stream to the %s worker %s failed", self.role, self.address)
-                self.reason = f"the stream failed: {error!r}"
             finally:
                 if self.ready:
                     _log.warning("%s worker %s is lost: %s", self.role, self.address, self.reason)
@@ -126,6 +122,23 @@ class Link:
         answer = await self._worker_stub().Describe(worker_pb2.DescribeRequest(), timeout=_DESCRIBE_TIMEOUT_S)
         return description_from_pb(answer)
 
+    @contextlib.contextmanager
+    def _reasoned(self) -> Iterator[None]:
+        """Takes the reason from what ended a connection, and lets go of the error where it is caught.
+
+        One that a task keeps lives with all that its traceback shows until the collector comes. A gRPC call among that
+        keeps its channel, closed or not, at reconnecting.
+        """
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            self.reason = f"{error.code().name}: {error.details()}"
+        except WorkerLost as error:
+            self.reason = str(error)
+        except Exception as error:  # a write to a stream that has just ended, a message that cannot be encoded
+            _log.exception("the stream to the %s worker %s failed", self.role, self.address)
+            self.reason = f"the stream failed: {error!r}"
+
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[None]:
         async with grpc.aio.insecure_channel(self.address, options=client_options(self._rpc)) as self._channel:
@@ -134,12 +147,16 @@ class Link:
     def _worker_stub(self) -> Any:
         return worker_pb2_grpc.WorkerStub(self._channel)
 
-    def _watch_health(self) -> HealthWatch:
-        return HealthWatch(self._channel, f"tandem.v1.{self.role.capitalize()}")
+    @contextlib.asynccontextmanager
+    async def _watched(self) -> AsyncIterator[tuple[HealthWatch, HealthWatch]]:
+        health = HealthWatch(self._channel, f"tandem.v1.{self.role.capitalize()}")
+        async with contextlib.aclosing(health), contextlib.aclosing(HealthWatch(self._channel, LIVENESS)) as liveness:
+            yield health, liveness
 
-    async def _until_serving(self, health: HealthWatch) -> None:
-        while not await health.changed():
-            self.reason = "not serving: it is loading, or stopping"
+    async def _until(self, watch: HealthWatch, reason: str) -> None:
+        """Returns once it says SERVING; until then, the reason."""
+        while not await watch.changed():
+            self.reason = reason
 
     async def _joined(self) -> bool:
         self.description = await self.describe()
@@ -148,21 +165,24 @@ class Link:
             _log.warning("%s worker %s is not used: %s", self.role, self.address, self.reason)
         return not self.reason
 
-    async def _serve(self, health: HealthWatch) -> None:
+    async def _serve(self, health: HealthWatch, liveness: HealthWatch) -> None:
         stream = self._open_stream()
-        ends = [asyncio.create_task(end) for end in (self._read(stream), self._write(stream), self._follow(health))]
+        parts = (self._read, stream), (self._write, stream), (self._follow, health), (self._outlive, liveness)
+        ends = [asyncio.create_task(self._until_end(part, of)) for part, of in parts]
         try:
             self.exchange.connect()
             _log.info("%s worker %s joined", self.role, self.address)
-            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in done:
-                end.result()
-            self.reason = "drained" if self.exchange.draining else "the worker ended the stream"
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stream.cancel()
             for end in ends:
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
+
+    async def _until_end(self, part: Callable[[Any], Coroutine[Any, Any, None]], of: Any) -> None:
+        with self._reasoned():
+            await part(of)
+            self.reason = "drained" if self.exchange.draining else "the worker ended the stream"
 
     def _open_stream(self) -> Any:
         if self.role == "draft":
@@ -184,6 +204,11 @@ class Link:
         while True:
             self._is_unhealthy = not await health.changed()
             self._drain()
+
+    async def _outlive(self, liveness: HealthWatch) -> None:
+        while await liveness.changed():
+            pass
+        raise WorkerLost(_STANDS_STILL)
 
     def _drain(self) -> None:
         draining = self._leaving or self._is_unhealthy

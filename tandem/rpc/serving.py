@@ -23,13 +23,13 @@ from grpc_reflection.v1alpha import reflection
 from tandem.config import Config, LogConfig, RpcConfig, load_config
 from tandem.errors import TandemError
 from tandem.logs import set_up
+from tandem.rpc.health import LIVENESS
 from tandem.rpc.parsing import ParsedInside
 
 _log = logging.getLogger(__name__)
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-LIVENESS = "tandem.v1.Liveness"
 
 
 def server_options(rpc: RpcConfig, max_receive_bytes: int) -> list[tuple[str, int]]:
@@ -61,6 +61,7 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         listed = (*service_names, "grpc.health.v1.Health", reflection.SERVICE_NAME)
         reflection.enable_server_reflection(listed, self.grpc)
+        self._is_stopping = False
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
@@ -74,15 +75,17 @@ class Server:
         await self.grpc.start()
 
     async def set_serving(self, serving: bool) -> None:
+        """Once it stops it serves no more."""
         for name in self._names:
-            await self._health.set(name, SERVING if serving else NOT_SERVING)
+            await self._health.set(name, SERVING if serving and not self._is_stopping else NOT_SERVING)
 
     async def set_alive(self, alive: bool) -> None:
         await self._health.set(LIVENESS, SERVING if alive else NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
         """Refuses new calls, gives running ones `grace_s` seconds, and closes."""
-        await self._health.enter_graceful_shutdown()
+        self._is_stopping = True
+        await self.set_serving(False)  # but it lives, while it finishes what runs
         await self.grpc.stop(grace_s)
 
 

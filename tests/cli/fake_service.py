@@ -40,6 +40,6 @@ if os.environ.get("FAKE_DIES") == NAME:
     sys.exit(f"{NAME}: out of memory")
 settings = yaml.safe_load(Path(sys.argv[sys.argv.index("--config") + 1]).read_text())
 assert "--stop-with-parent" in sys.argv
-Path(os.environ["FAKE_PIDS"], NAME).write_text(f"{os.getpid()}\n")
+Path(os.environ["FAKE_PIDS"], f"{NAME}-{settings[SECTION]['port']}").write_text(f"{os.getpid()}\n")
 server = serve(settings[SECTION]["port"])
 sys.stdin.read()

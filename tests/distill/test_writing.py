@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from tandem.distill import script
 from tandem.distill.schedule import seeded
-from tandem.distill.script import Script, Speaker, read_script
+from tandem.distill.script import Script, Speakers, read_script
 from tandem.distill.writer import ATTENTION, MIN_P, OPENING_TEMPERATURE, Readout, Text, Writer
 from tandem.errors import ModelError
 from tandem.model.pretrained import read_model
@@ -110,6 +110,25 @@ def test_rows_that_the_template_fills_are_refused(make_target: MakeFolder) -> No
         written(make_target(), length=3)
 
 
+class Speaker:
+    """One row among others that say other things."""
+
+    def __init__(self, script: Script) -> None:
+        self._speakers = Speakers(script, 3, torch.device("cpu"))
+
+    @property
+    def opening(self) -> bool:
+        return bool(self._speakers.opening[1])
+
+    @property
+    def answering(self) -> bool:
+        return bool(self._speakers.answering[1])
+
+    def say(self, drawn: int) -> tuple[int, bool]:
+        tokens, answers = self._speakers.say(torch.tensor([2, drawn, 15]))
+        return int(tokens[1]), bool(answers[1])
+
+
 def test_turns_follow_the_template() -> None:
     speaker = Speaker(SCRIPT)
     said = [speaker.say(drawn) for drawn in (7, 8, 2, 9, 9, 11, 2, 9, 12)]
@@ -135,7 +154,7 @@ def test_only_users_open_their_turns() -> None:
 
 
 def test_another_end_token_is_learned_and_then_the_template_goes_on() -> None:
-    speaker = Speaker(Script((3,), (2, 4), (2, 3), frozenset({2, 0})), answering=False)
+    speaker = Speaker(Script((3,), (2, 4), (2, 3), frozenset({2, 0})))
     for drawn in (7, 2, 9):
         speaker.say(drawn)
     assert speaker.answering

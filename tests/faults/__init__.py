@@ -2,6 +2,7 @@
 
 way (harness)   a TCP way that can be held, slowed, cut and healed
 cluster         coordinators and workers in this process, a way between any two, and what can happen to them
+lockstep        targets that wait for the client, so that a request is struck where it is to be struck
 history         what the client saw, what the workers accepted, what remained
 invariants      I1 to I5 over a history
 schedule        random faults from a seed

@@ -24,10 +24,12 @@ from coordinator.door import SERVICE_NAME, Door
 from coordinator.frontend import Frontend
 from coordinator.gate import VocabularyGate
 from coordinator.pool import Pool
+from coordinator.replicas import Replica
 from coordinator.service import CoordinatorService
 from faults.history import History
 from tandem.client import AsyncClient, Retry
 from tandem.config import Config, RpcConfig
+from tandem.core.types import Verdict
 from tandem.model.engine import Answer, Engine
 from tandem.rpc.serving import Server, server_options
 
@@ -82,7 +84,15 @@ class Worker(LocalWorker):
             answers = step()
             return [] if answers and self._dies(incarnation) else answers
 
-        engine.step = watched_step  # type: ignore[method-assign]
+        def step_in_step() -> list[Answer]:
+            lockstep.before_step()
+            answers = watched_step()
+            if any(isinstance(reply.body, Verdict) for _, reply in answers):
+                lockstep.answered()
+            return answers
+
+        lockstep = self._history.lockstep
+        engine.step = step_in_step if self.role == "target" else watched_step  # type: ignore[method-assign]
         return engine
 
     async def kill(self) -> None:
@@ -171,7 +181,17 @@ class Coordinator:
 
     @property
     def ready(self) -> bool:
-        return all(link.ready for link in self.pool.links)
+        """All workers have joined, and none is left alone for what it did before."""
+        return all(replica.is_open and replica.allows() for replica in self._replicas)
+
+    @property
+    def incarnations(self) -> set[str]:
+        """Of the workers as they joined: of one that was killed a moment ago the old one may still be taken to live."""
+        return {replica.description.incarnation for replica in self._replicas if replica.description}
+
+    @property
+    def _replicas(self) -> list[Replica]:
+        return [*self.pool.targets.all, *self.pool.drafts.all]
 
     @property
     def num_open_calls(self) -> int:
@@ -213,8 +233,10 @@ class Cluster:
         await self.until_ready()
 
     async def until_ready(self) -> None:
-        """All workers have joined all coordinators."""
-        await assert_eventually(lambda: all(each.ready for each in self.coordinators if each.is_running), 20.0)
+        """All workers, as they are now, have joined all coordinators."""
+        incarnations = {worker.description.incarnation for worker in self.workers}
+        running = [each for each in self.coordinators if each.is_running]
+        await assert_eventually(lambda: all(each.ready and each.incarnations == incarnations for each in running), 20.0)
 
     async def until_quiet(self, before: Mapping[str, int]) -> None:
         """Waits for what is on its way to end; whether it did is in `remains`."""

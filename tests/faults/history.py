@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from faults.lockstep import Lockstep
 from tandem.core.sessions import Admitted
 from tandem.core.types import Propose, Verify
 
@@ -89,6 +90,7 @@ class History:
 
     events: list[Event] = field(default_factory=list)
     num_came: int = 0  # tokens, of all requests
+    lockstep: Lockstep = field(default_factory=Lockstep)
     _milestones: list[tuple[int, asyncio.Event]] = field(default_factory=list)
 
     def came(self, request: str, offset: int, tokens: Sequence[int]) -> None:
@@ -97,6 +99,7 @@ class History:
         for num_tokens, reached in self._milestones:
             if self.num_came >= num_tokens:
                 reached.set()
+        self.lockstep.came(self.num_came)
 
     async def until_came(self, num_tokens: int) -> None:
         """Returns when as many tokens have come as the number says, of all requests together."""

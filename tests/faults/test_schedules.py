@@ -15,8 +15,8 @@ NUM_SCHEDULES, NUM_ALWAYS = 300, 6
 
 
 def _schedules() -> list[object]:
-    slow = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(NUM_ALWAYS, NUM_SCHEDULES)]
-    return [*range(NUM_ALWAYS), *slow]
+    last = NUM_ALWAYS + NUM_SCHEDULES
+    return [*range(NUM_ALWAYS), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(NUM_ALWAYS, last))]
 
 
 @pytest.mark.parametrize("seed", _schedules())

@@ -5,8 +5,9 @@ of the undisturbed run; with a second replica at once, without one as soon as th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -53,6 +54,22 @@ async def sweep(shape: Shape, ask: Ask, num_points: int, blow: Blow) -> None:
     assert num_hits > num_points // 2
 
 
+@contextlib.asynccontextmanager
+async def standing(cluster: Cluster, ask: Ask, name: str, point: int) -> AsyncIterator[asyncio.Task[None]]:
+    """A request that stands still once so many of its tokens have come, unless these are all; left, it goes on."""
+    target = cluster.history.num_came + point
+    with cluster.history.lockstep.until(target):
+        request = begun(cluster, ask, name)
+        await cluster.history.until_came(target)
+        yield request
+
+
+async def in_use(workers: Sequence[Worker], request: asyncio.Task[None]) -> Worker | None:
+    """The worker that a standing request is on; None if it has ended instead."""
+    await assert_eventually(lambda: request.done() or any(worker.is_in_use for worker in workers))
+    return next((worker for worker in workers if worker.is_in_use), None)
+
+
 def begun(cluster: Cluster, ask: Ask, name: str) -> asyncio.Task[None]:
     return asyncio.create_task(ask.of(cluster.client, cluster.history, name, ask.output))
 
@@ -74,14 +91,11 @@ def after_token(role: str) -> Blow:
     """SIGKILL when so many tokens have come: from before the first to after the last."""
 
     async def blow(cluster: Cluster, ask: Ask, name: str, point: int) -> bool:
-        target = cluster.history.num_came + point
-        request = begun(cluster, ask, name)
-        await cluster.history.until_came(target)
         workers = pool(cluster, role)
-        victim = next((worker for worker in workers if worker.is_in_use), workers[point % len(workers)])
-        was_in_use = victim.is_in_use
-        await kill(cluster, victim, request)
-        return was_in_use
+        async with standing(cluster, ask, name, point) as request:
+            victim = await in_use(workers, request) if point else None
+        await kill(cluster, victim or workers[point % len(workers)], request)
+        return victim is not None
 
     return blow
 
@@ -109,7 +123,7 @@ def before_reply(role: str) -> Blow:
 
 
 def long(ask: Ask) -> Ask:
-    """So that it still runs when it is struck: a client hears of a token a little after it was made final."""
+    """So that more points lie before the last block than in it."""
     return replace(ask, num_tokens=2 * ask.num_tokens)
 
 
@@ -135,15 +149,13 @@ async def test_a_coordinator_is_killed_after_each_token(ask: Ask) -> None:
     """The client goes on at the other one, from the tokens that it has."""
 
     async def blow(cluster: Cluster, ask: Ask, name: str, point: int) -> bool:
-        target = cluster.history.num_came + point
-        request = begun(cluster, ask, name)
-        await cluster.history.until_came(target)
-        in_use = [each for each in cluster.coordinators if each.service._ids]
-        victim: Coordinator = [*in_use, *cluster.coordinators][0]
+        async with standing(cluster, ask, name, point) as request:
+            busy = [each for each in cluster.coordinators if each.service._ids]
+        victim: Coordinator = [*busy, *cluster.coordinators][0]
         await victim.kill()
         await request
         await victim.restart()
-        return bool(in_use)
+        return bool(busy)
 
     ask = long(ask)
     await sweep(TWO_COORDINATORS, ask, ask.num_tokens + 1, blow)
@@ -156,19 +168,18 @@ async def test_a_worker_falls_silent_for_long(role: str, how: str, ask: Ask) -> 
     """Keep-alive notices; the request ends elsewhere before the silence does. Late calls and replies change nothing."""
 
     async def blow(cluster: Cluster, ask: Ask, name: str, point: int) -> bool:
-        request = begun(cluster, ask, name)
-        await assert_eventually(lambda: request.done() or any(worker.is_in_use for worker in pool(cluster, role)))
-        victim = next((worker for worker in pool(cluster, role) if worker.is_in_use), pool(cluster, role)[0])
-        was_in_use = victim.is_in_use
-        if how == "stopped":
-            victim.pause()
-        else:
-            for way in victim.ways:
-                way.hold()
+        async with standing(cluster, ask, name, 1) as request:
+            victim = await in_use(pool(cluster, role), request)
+            assert victim is not None
+            if how == "stopped":
+                victim.pause()
+            else:
+                for way in victim.ways:
+                    way.hold()
         await request
         num_held = sum(way.num_held for way in victim.ways)
         victim.resume()
-        return was_in_use and num_held > 0
+        return num_held > 0
 
     await sweep(REPLICATED, replace(ask, num_tokens=16), 3, blow)
 
@@ -178,10 +189,9 @@ async def test_a_stop_that_is_shorter_than_keep_alive_is_waited_for(ask: Ask) ->
     """3 s against 15 s of keep-alive, in scale: no worker is given up for it."""
 
     async def blow(cluster: Cluster, ask: Ask, name: str, point: int) -> bool:
-        request = begun(cluster, ask, name)
-        await assert_eventually(lambda: request.done() or any(worker.is_in_use for worker in cluster.targets))
-        victim = next((worker for worker in cluster.targets if worker.is_in_use), cluster.targets[0])
-        victim.gate.close()  # the forward pass stands still; the process answers pings
+        victim = cluster.targets[0]
+        async with standing(cluster, ask, name, 1) as request:
+            victim.gate.close()  # the forward pass stands still; the process answers pings
         await assert_eventually(lambda: request.done() or victim.gate.entered.is_set())
         stood_still = not request.done()
         victim.resume()
@@ -193,13 +203,12 @@ async def test_a_stop_that_is_shorter_than_keep_alive_is_waited_for(ask: Ask) ->
 
 async def test_a_client_that_is_cut_off_from_one_coordinator_goes_on_at_the_other() -> None:
     async def blow(cluster: Cluster, ask: Ask, name: str, point: int) -> bool:
-        request = begun(cluster, ask, name)
-        await assert_eventually(lambda: request.done() or any(each.service._ids for each in cluster.coordinators))
-        in_use = next((each for each in cluster.coordinators if each.service._ids), cluster.coordinators[0])
-        in_use.way_in.hold()
-        was_running = not request.done()
+        async with standing(cluster, ask, name, 1) as request:
+            busy = next(each for each in cluster.coordinators if each.service._ids)
+            busy.way_in.hold()
+            was_running = not request.done()
         await request
-        in_use.way_in.release()
+        busy.way_in.release()
         return was_running
 
     await sweep(TWO_COORDINATORS, PLAIN[1], 3, blow)

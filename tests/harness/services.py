@@ -67,6 +67,7 @@ class LocalWorker:
         self.port = 0
         self.engine: Engine
         self.gate: Gated
+        self.description: Description
         self.is_running = False
 
     @property
@@ -91,7 +92,7 @@ class LocalWorker:
         self._device = DeviceThread(self.engine, deliver)
         self._device.start()
         streams.open(self._device)
-        description = _describe(self.name)
+        self.description = description = _describe(self.name)
         servicer.open(lambda: description, _pieces(self.name))
         await self._server.set_serving(True)
         self.is_running = True

@@ -122,7 +122,8 @@ def reserved_port() -> Iterator[int]:
 
 def _bound_socket(port: int) -> socket.socket:
     """Bound and not listening: it refuses connections, and keeps the port from everybody else."""
-    bound = socket.socket()
+    # asyncio turns Nagle's algorithm off on sockets that say they are TCP; with it small pieces wait for one another.
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.bind((HOST, port))
     return bound

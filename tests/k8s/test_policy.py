@@ -14,7 +14,7 @@ from k8s.manifests import COMPONENT, SERVICES, Document, Pod, config_of, environ
 from k8s.netpol import selects
 from tandem.addresses import split_address
 from tandem.config import Config
-from tandem.rpc.serving import LIVENESS
+from tandem.rpc.health import LIVENESS
 
 pytestmark = pytest.mark.k8s
 

@@ -132,3 +132,19 @@ async def _kill_after(coordinator: Coordinator, targets: list[LocalWorker], num_
             await lost.stop()
     assert lost is not None and tokens == reference(PROMPTS[0], NUM_TOKENS)
     await lost.start()
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "drained"])
+async def test_the_successor_of_the_only_target_is_found_at_once(is_killed: bool) -> None:
+    """Well before names would be looked up again."""
+    async with workers("target", 2) as (old, new):
+        names = Names(targets=[old])
+        async with running_coordinator(["targets:1"], [], names, resolve_s=3600.0) as coordinator:
+            await until_joined(coordinator, 1, 0)
+            names.records["targets"] = []
+            await old.stop(0.0 if is_killed else 300.0)
+            await until_joined(coordinator, 0, 0)
+            names.records["targets"] = [new]
+            await until_joined(coordinator, 1, 0)
+            await ask_all(coordinator)
+            assert has_worked(new)

@@ -40,7 +40,7 @@ def told(answers: Iterator[Any], num_answers: int) -> list[Any]:
         return answer  # type: ignore[no-any-return]
 
     async def run() -> None:
-        task = asyncio.create_task(follow("workers:7", resolve, 1.0, heard.append, heard.append))
+        task = asyncio.create_task(follow("workers:7", resolve, 1.0, heard.append, heard.append, asyncio.Event().wait))
         while len(heard) < num_answers:
             await asyncio.sleep(0.5)
         task.cancel()
@@ -58,3 +58,25 @@ def test_every_answer_is_told_and_no_failure_ends_the_following() -> None:
         first, second, third = told(iter([good, failure, good]), 3)
         assert first == third == good
         assert isinstance(second, str) and second.startswith("workers ")
+
+
+@pytest.mark.parametrize(("is_anybody_there", "num_asked"), [(True, 10), (False, 50)])
+def test_while_nobody_is_there_it_asks_again_soon(is_anybody_there: bool, num_asked: int) -> None:
+    """In ten pauses: once in each, or every 0.2 s."""
+    asked = []
+
+    async def resolve(host: str, port: int) -> Collection[str]:
+        asked.append(host)
+        return ["10.0.0.1:7"]
+
+    async def nobody_left() -> None:
+        if is_anybody_there:
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        following = follow("workers:7", resolve, 1.0, lambda found: None, lambda reason: None, nobody_left)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(following, 9.9)
+
+    run_virtual(run())
+    assert len(asked) == num_asked

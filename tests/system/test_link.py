@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+import grpc
 import pytest
+from harness.services import LocalWorker
 from harness.virtual_time import run_virtual
+from harness.waiting import assert_eventually
+from harness.way import Way
 from harness.worker_calls import session_id, verify
 
 from tandem.config import RpcConfig
-from tandem.core.types import Release
+from tandem.core.types import Description, Release
 from tandem.errors import WorkerLost
 from tandem.rpc.exchange import Exchange
 from tandem.rpc.link import Link
@@ -74,8 +79,9 @@ class UnreliableLink(Link):
     async def _connection(self) -> AsyncIterator[None]:
         yield
 
-    def _watch_health(self) -> AlwaysHealthy:  # type: ignore[override]
-        return AlwaysHealthy()
+    @contextlib.asynccontextmanager
+    async def _watched(self) -> AsyncIterator[tuple[AlwaysHealthy, AlwaysHealthy]]:  # type: ignore[override]
+        yield AlwaysHealthy(), AlwaysHealthy()
 
     async def _joined(self) -> bool:
         return True
@@ -135,3 +141,80 @@ def test_a_call_without_a_stream_is_lost_at_once() -> None:
         assert not exchange._calls
 
     run_virtual(run())
+
+
+class Usher:
+    """A gate that says the same to everyone."""
+
+    def __init__(self, reason: str = "") -> None:
+        self._reason = reason
+
+    async def why_not(self, link: Link, description: Description) -> str:
+        return self._reason
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextlib.asynccontextmanager
+async def running(link: Link) -> AsyncIterator[None]:
+    task = asyncio.create_task(link.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def living_calls() -> list[str]:
+    return [type(each).__name__ for each in gc.get_objects() if issubclass(type(each), grpc.aio.Call)]
+
+
+async def is_killed(link: Link, worker: LocalWorker, way: Way) -> None:
+    await assert_eventually(lambda: link.ready)
+    way.cut()
+    await assert_eventually(lambda: not link.ready)
+
+
+async def drains(link: Link, worker: LocalWorker, way: Way) -> None:
+    await assert_eventually(lambda: link.ready)
+    await worker.stop(grace_s=10.0)
+    await assert_eventually(lambda: not link.ready)
+
+
+async def is_out_of_reach(link: Link, worker: LocalWorker, way: Way) -> None:
+    way.cut()
+    await assert_eventually(lambda: "UNAVAILABLE" in link.reason)
+
+
+async def is_not_let_in(link: Link, worker: LocalWorker, way: Way) -> None:
+    await assert_eventually(lambda: link.reason == "a stranger")
+
+
+async def is_left(link: Link, worker: LocalWorker, way: Way) -> None:
+    await assert_eventually(lambda: link.ready)
+
+
+@pytest.mark.parametrize("end", [is_killed, drains, is_out_of_reach, is_not_let_in, is_left])
+async def test_however_a_connection_ends_no_call_of_it_lives_on(
+    end: Callable[[Link, LocalWorker, Way], Awaitable[None]],
+) -> None:
+    """A call that lives, in the traceback of an error that a task keeps, lets its closed channel connect again."""
+    worker = LocalWorker("target", "target")
+    await worker.start()
+    way = Way(lambda: worker.port)
+    await way.open()
+    link = Link("target", way.address, RpcConfig(), Usher("a stranger" if end is is_not_let_in else ""))
+    with without_collector():
+        async with running(link):
+            await end(link, worker, way)
+        await assert_eventually(lambda: not living_calls())
+    await way.close()
+    await worker.stop()
