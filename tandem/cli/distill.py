@@ -9,6 +9,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tandem.cli.console import err, out
+from tandem.config import cache_folder
 from tandem.errors import TandemError
 
 Target = Annotated[str, typer.Option(metavar="NAME", help="Model folder, hub name, GGUF file or package:NAME.")]
@@ -53,6 +54,7 @@ def distill(
     from tandem.distill.run import distill as run
     from tandem.distill.settings import ON_GPU, claim
     from tandem.model.loading import check_device
+    from tandem.model.resolve import resolve
 
     torch.set_num_threads(threads or available_cores())
     check_device(device)
@@ -67,6 +69,7 @@ def distill(
         "rate": rate,
         "seed": seed,
     }
+    resolve(target, cache_folder())  # before anything is written: a mistyped name leaves no work behind
     settings = claim(folder, resume, target=target, **wishes)
     try:
         with Progress(*_COLUMNS, console=err) as progress:

@@ -113,12 +113,17 @@ def _check_ports(settings: Config, with_draft: bool) -> None:
     """gRPC lets two servers share a port and splits the calls between them, so that a taken port must be an error."""
     for name in _SERVICES if with_draft else ("coordinator", "target"):
         section = getattr(settings, name)
-        try:
-            socket.create_server((section.host, section.port), family=_family(section.host)).close()
-        except OSError as error:
-            raise ConfigError(
-                f"{name}.port: cannot listen on {section.host}:{section.port}: {error.strerror}"
-            ) from error
+        for field in _PORTS:
+            _check_port(f"{name}.{field}", section.host, getattr(section, field))
+
+
+def _check_port(setting: str, host: str, port: int) -> None:
+    try:
+        socket.create_server((host, port), family=_family(host)).close()
+    except OSError as error:
+        raise ConfigError(
+            f"{setting}: cannot listen on {host}:{port}: {error.strerror}; 0 takes any free port"
+        ) from error
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -6,9 +6,11 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from tandem.client.results import Start
+
+Choice = TypeVar("Choice", bound=Enum)
 
 
 class Acceptance(Enum):
@@ -75,8 +77,8 @@ class Options(SamplingKeywords, total=False):
     ignore_eos: bool
     min_tokens: int  # no end or stop token is drawn before this many
     num_draft_tokens: int | None  # per block; 0: no speculation
-    acceptance: Acceptance | None
-    lookahead: Lookahead | None
+    acceptance: Acceptance | str | None  # or its name: rejection, coupled
+    lookahead: Lookahead | str | None  # or its name: off, chain, branches
     model: str  # refuse unless this one is served
     cache_salt: str  # prompt prefixes are shared only among requests with the same one
     request_id: str  # unique among the running ones; made up if unset
@@ -148,9 +150,20 @@ def make_request(
         sampling=replace(sampling, **above),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(rest.pop("stop_token_ids", ())),
+        acceptance=_named(Acceptance, "acceptance", rest.pop("acceptance", None)),
+        lookahead=_named(Lookahead, "lookahead", rest.pop("lookahead", None)),
         **rest,
     )
 
 
 def _message(turn: Message | Mapping[str, str]) -> Message:
     return Message(**turn) if isinstance(turn, Mapping) else turn
+
+
+def _named(kind: type[Choice], keyword: str, value: Choice | str | None) -> Choice | None:
+    if value is None or isinstance(value, kind):
+        return value
+    names = [choice.name.lower() for choice in kind]
+    if not isinstance(value, str) or value.lower() not in names:
+        raise TypeError(f"{keyword}: {value!r} is none of {', '.join(names)}")
+    return kind[value.upper()]

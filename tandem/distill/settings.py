@@ -43,7 +43,8 @@ def claim(out: Path, resume: bool, **wishes: Any) -> Settings:
     path = out / WORK / SETTINGS
     asked = {name: value for name, value in wishes.items() if value is not None}
     if path.exists() != resume:
-        raise ConfigError(f"out: {out} holds " + ("no work to resume" if resume else "work already: resume it"))
+        found = f"work already: go on with --resume, or delete {out / WORK}"
+        raise ConfigError(f"out: {out} holds " + ("no work to resume" if resume else found))
     if not resume:
         settings = Settings(**asked)
         replace_file(path, lambda beside: beside.write_text(json.dumps(asdict(settings), indent=2) + "\n"))

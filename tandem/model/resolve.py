@@ -28,7 +28,9 @@ def resolve(name: str, cache: Path, on_phase: OnPhase = lambda _: None) -> Path:
     path = Path(name).expanduser()
     if name and path.is_dir():
         return _checked(path)
-    if not name or path.suffix == ".gguf" or name.startswith((".", "~", os.sep)):
+    if not name:
+        raise ModelError("no model is named: set model.target, and on a draft worker model.draft too")
+    if path.suffix == ".gguf" or name.startswith((".", "~", os.sep)):
         raise ModelError(f"{name!r}: no such model folder or file")
     from tandem.model.hub import fetch
 

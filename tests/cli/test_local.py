@@ -72,11 +72,13 @@ def test_flags_stand_above_environment_and_file(tmp_path: Path, monkeypatch: pyt
     assert (config.model.target, config.model.draft, config.target.threads) == ("flag", "environment", 3)
 
 
-def test_a_taken_port_is_named() -> None:
+@pytest.mark.parametrize("section", ["coordinator", "draft", "target"])
+@pytest.mark.parametrize("field", ["port", "metrics_port"])
+def test_a_taken_port_is_named(section: str, field: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        flags = {**PORTS, "target": {"port": port}, "model": {"target": "t", "draft": "d"}}
-        with pytest.raises(ConfigError, match=rf"target\.port: cannot listen on 127\.0\.0\.1:{port}"):
+        flags = {**PORTS, section: {**PORTS[section], field: port}, "model": {"target": "t", "draft": "d"}}
+        with pytest.raises(ConfigError, match=rf"{section}\.{field}: cannot listen on .*:{port}"):
             local_config(None, flags, True, num_cores=2)
 
 

@@ -116,9 +116,23 @@ def test_a_chat_may_be_messages_or_mappings(ask: Asking, turn: Any) -> None:
     assert sent(ask, messages=[turn]).chat == pb.Chat(messages=[pb.Message(role="user", content="Why?")])
 
 
+@pytest.mark.parametrize("kind", [Acceptance, Lookahead])
+def test_choices_may_be_named(ask: Asking, kind: type[Acceptance] | type[Lookahead]) -> None:
+    keyword = kind.__name__.lower()
+    for choice in kind:
+        assert sent(ask, prompt="a", **{keyword: choice}) == sent(ask, prompt="a", **{keyword: choice.name.lower()})
+
+
 @pytest.mark.parametrize(
     "wanted",
-    [{}, {"prompt": "a", "token_ids": [1]}, {"prompt": "a", "max_token": 1}, {"prompt": "a", "prior_output": (1,)}],
+    [
+        {},
+        {"prompt": "a", "token_ids": [1]},
+        {"prompt": "a", "max_token": 1},
+        {"prompt": "a", "prior_output": (1,)},
+        {"prompt": "a", "lookahead": "of"},
+        {"prompt": "a", "acceptance": 1},
+    ],
 )
 def test_a_wrong_call_is_a_type_error_at_once(wanted: Any) -> None:
     with pytest.raises(TypeError):

@@ -31,7 +31,7 @@ def test_paths_to_nothing_fail_at_once(name: str, tmp_path: Path) -> None:
 
 def test_an_empty_name_is_no_name_for_this_folder(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(make_folder("llama"))
-    with pytest.raises(ModelError, match="''"):
+    with pytest.raises(ModelError, match=r"model\.target"):
         resolve("", Path("cache"))
 
 
