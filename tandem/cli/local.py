@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ Flags = Mapping[str, Mapping[str, Any]]  # section -> field -> value, as load_co
 
 _SERVICES = ("coordinator", "draft", "target")
 _PORTS = ("port", "metrics_port")
+_NEVER_OUTGOING = range(20_000, 32_768)  # below what Linux and others take for connections
 _EVERY_INTERFACE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}
 
 
@@ -80,10 +82,18 @@ def _ports(asked: Config) -> Flags:
 
 
 def free_ports(num_ports: int) -> list[int]:
-    """Different ports that nobody listens on at this moment."""
-    with ExitStack() as open_sockets:
-        sockets = [open_sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(num_ports)]
-        return [each.getsockname()[1] for each in sockets]
+    """Different ports that nobody listens on at this moment.
+
+    None that the system gives to outgoing connections: one of those could take it before its service listens.
+    """
+    found: list[int] = []
+    for port in random.sample(_NEVER_OUTGOING, len(_NEVER_OUTGOING)):
+        if len(found) == num_ports:
+            break
+        with suppress(OSError):
+            socket.create_server(("127.0.0.1", port)).close()
+            found.append(port)
+    return found
 
 
 def _links(ported: Config, num_targets: int, num_drafts: int) -> Flags:

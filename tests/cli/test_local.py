@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli.local import dial_address, local_config, split_threads
+from tandem.cli.local import dial_address, free_ports, local_config, split_threads
 from tandem.config import PROMPT_LOOKUP, Config
 from tandem.errors import ConfigError
 
@@ -92,3 +92,10 @@ def test_a_missing_model_is_named(missing: str) -> None:
 def test_every_interface_is_dialled_by_loopback() -> None:
     assert dial_address("0.0.0.0", 7070) == "127.0.0.1:7070"
     assert dial_address("10.0.0.1", 7070) == "10.0.0.1:7070"
+
+
+def test_free_ports_are_different_and_no_connection_takes_them() -> None:
+    """Family: a port that was free when it was chosen, and not any more when its service began to listen."""
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    assert max(ports) < 32_768  # where Linux begins to take them for connections, unless told otherwise
