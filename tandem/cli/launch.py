@@ -89,8 +89,12 @@ def services(config: Config, folder: Path) -> list[Service]:
 
 
 def _workers(role: str, section: str, config: Config, folder: Path) -> list[Service]:
-    """One at every address that the coordinator has; the first one as its section says."""
-    addresses: Sequence[str] = getattr(config.coordinator, f"{section}s")
+    """As many as the coordinator has addresses of. The first listens where its section says, which is not where it is
+    dialled if a relay stands between; the further ones where they are dialled.
+    """
+    dialled: Sequence[str] = getattr(config.coordinator, f"{section}s")
+    first = getattr(config, section)
+    addresses = [dial_address(first.host, first.port), *dialled[1:]] if dialled else []
     numbers = range(1, len(addresses) + 1) if len(addresses) > 1 else ("",)
     made: list[Service] = []
     for number, address in zip(numbers, addresses, strict=False):

@@ -74,6 +74,12 @@ def test_every_address_that_the_coordinator_has_gets_a_worker_that_listens_there
     assert metrics_ports == [9092, 0, 9091, 0, 0]
 
 
+def test_the_first_worker_listens_where_its_section_says_though_a_relay_is_dialled(tmp_path: Path) -> None:
+    lists = {"targets": "127.0.0.1:1001", "drafts": "127.0.0.1:1002"}
+    target, draft, _ = services(load_config(None, {"coordinator": lists}), tmp_path)
+    assert (target.address, draft.address) == ("127.0.0.1:7072", "127.0.0.1:7071")
+
+
 def test_settings_of_our_environment_are_in_the_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TANDEM_TARGET__PORT", "1")
     monkeypatch.setenv("TANDEM_CACHE", "/somewhere")
