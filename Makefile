@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PACKAGES := coordinator draft_worker target_worker tandem
 PROTOS := $(wildcard protos/tandem/v1/*.proto)
 
-.PHONY: demo test test-cluster test-k8s test-image lint protos up clean
+.PHONY: demo test test-cluster test-faults test-k8s test-image lint protos up clean
 
 demo: $(INSTALLED)
 	$(BIN)/tandem demo
@@ -15,10 +15,14 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not ray and not k8s and not slow"
 
-# Groups of ranks on Ray; faults of every kind at length, and overload. A test of these that is skipped fails.
+# Groups of ranks on Ray; 300 schedules of faults, real signals, and overload. A test of these that is skipped fails.
 test-cluster: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --editable '.[ray]'
 	$(BIN)/python -m pytest -m ray tests/cluster
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow tests/faults/test_schedules.py tests/faults/test_sigkill.py tests/load
+
+# The same, and every sweep.
+test-faults: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow tests/faults tests/load
 
 # What k8s/ deploys, without a cluster, but as root: namespaces stand for pods. A test of these that is skipped fails.
