@@ -99,7 +99,7 @@ def _workers(role: str, section: str, config: Config, folder: Path) -> list[Serv
     made: list[Service] = []
     for number, address in zip(numbers, addresses, strict=False):
         ports = {"port": split_address(address)[1], **({"metrics_port": 0} if made else {})}
-        own = config.model_copy(update={section: getattr(config, section).model_copy(update=ports)})
+        own = config.model_copy(update={section: first.model_copy(update=ports)})
         name = f"{role} {number}".rstrip()
         made.append(_service(name, f"{section}_worker", address, own, folder, role, vital=role == TARGET))
     return made

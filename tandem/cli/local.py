@@ -7,6 +7,7 @@ import random
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,9 @@ def free_ports(num_ports: int) -> list[int]:
 
 def _links(ported: Config, num_targets: int, num_drafts: int) -> Flags:
     given = {getattr(getattr(ported, name), field) for name in _SERVICES for field in _PORTS}
-    free = [port for port in free_ports(num_targets + num_drafts + len(given)) if port not in given]
-    targets = [ported.target.port, *free[1:num_targets]]
-    drafts = [ported.draft.port, *free[num_targets + 1 :]][:num_drafts]
+    free = iter([port for port in free_ports(num_targets + num_drafts + len(given)) if port not in given])
+    targets = [ported.target.port, *islice(free, num_targets - 1)]
+    drafts = [ported.draft.port, *free][:num_drafts]
     links = {
         "targets": [dial_address(ported.target.host, port) for port in targets],
         "drafts": [dial_address(ported.draft.host, port) for port in drafts],

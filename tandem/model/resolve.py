@@ -25,11 +25,11 @@ def resolve(name: str, cache: Path, on_phase: OnPhase = lambda _: None) -> Path:
     """
     if (gguf := gguf_file(name, cache)) is not None:
         return _converted(gguf, cache, on_phase)
-    path = Path(name).expanduser()
-    if name and path.is_dir():
-        return _checked(path)
     if not name:
         raise ModelError("no model is named: set model.target, and on a draft worker model.draft too")
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _checked(path)
     if path.suffix == ".gguf" or name.startswith((".", "~", os.sep)):
         raise ModelError(f"{name!r}: no such model folder or file")
     from tandem.model.hub import fetch

@@ -52,13 +52,20 @@ def test_an_error_in_the_loop_ends_the_call() -> None:
         assert coordinator.ended.wait(WITHIN_S)
 
 
+def begun_ring(client: Client) -> list[object]:
+    """A stream that has begun, in a list that only the collector can find once it is forgotten."""
+    chunks = client.stream("Why?")
+    ring: list[object] = [chunks]
+    ring.append(ring)
+    next(chunks)
+    return ring
+
+
 def test_a_forgotten_generator_ends_the_call() -> None:
     """Also one that only the collector finds, in whatever thread that runs."""
     coordinator = HangsAfter(1)
     with serving(coordinator) as address, sync_client(address) as client:
-        ring: list[object] = [client.stream("Why?")]
-        ring.append(ring)
-        next(ring[0])  # type: ignore[call-overload]
+        ring = begun_ring(client)
         del ring
         gc.collect()
         assert coordinator.ended.wait(WITHIN_S)
@@ -68,9 +75,7 @@ def test_the_collector_does_not_end_what_the_loop_ends() -> None:
     """It would end the inner generators of a forgotten stream while the loop's thread is in the midst of them."""
     coordinator = HangsAfter(1)
     with serving(coordinator) as address, sync_client(address) as client:
-        ring: list[object] = [client.stream("Why?")]
-        ring.append(ring)
-        next(ring[0])  # type: ignore[call-overload]
+        ring = begun_ring(client)
         loop, collected = client._thread._loop, threading.Event()
         before = len(loop._asyncgens)  # type: ignore[attr-defined]  # one that is to be ended leaves them
         loop.call_soon_threadsafe(collected.wait, WITHIN_S)
