@@ -43,7 +43,7 @@ def claim(out: Path, resume: bool, **wishes: Any) -> Settings:
     path = out / WORK / SETTINGS
     asked = {name: value for name, value in wishes.items() if value is not None}
     if path.exists() != resume:
-        found = f"work already: go on with --resume, or delete {out / WORK}"
+        found = f"work already: resume it with --resume, or delete {out / WORK}"
         raise ConfigError(f"out: {out} holds " + ("no work to resume" if resume else found))
     if not resume:
         settings = Settings(**asked)

@@ -94,7 +94,7 @@ def _folders(folder: Path, target: Path | None) -> list[Path]:
     if draft_target(folder) is None:
         return [folder]
     if target is None:
-        raise ModelError(f"{folder}: draft layers need their target: set model.target")
+        raise ModelError(f"{folder}: draft layers need their target's folder: set model.target")
     return [folder, target]
 
 

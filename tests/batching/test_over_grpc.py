@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from harness.tiny import reference
 from harness.waiting import assert_eventually
 
 from coordinator.admission import Admission, Limits
+from tandem.core.types import Item, Release
 from tandem.v1 import coordinator_pb2 as pb
 from tandem.v1 import coordinator_pb2_grpc
 
@@ -100,16 +101,24 @@ async def test_a_hundred_who_leave_take_everything_with_them() -> None:
 
 
 @pytest.mark.parametrize("where", ["target", "draft"])
-async def test_a_cancel_is_over_at_the_end_of_the_step_that_runs(where: str) -> None:
+async def test_a_cancel_is_over_at_the_end_of_the_step_that_runs(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker learns of it while it computes, and computes nothing more."""
+    came: list[Item] = []
     async with running_system() as system:
         worker = system.target if where == "target" else system.draft
+        submit = worker._device.submit
+
+        def recorded(stream: Hashable, items: Sequence[Item]) -> None:
+            submit(stream, items)
+            came.extend(items)
+
+        monkeypatch.setattr(worker._device, "submit", recorded)
         call = system.call(TEXT, 60)
         await call.read()
         with closed(worker):
             await entered(worker)
             await leave(call)
-            await assert_eventually(lambda: worker._device._events.qsize())
+            await assert_eventually(lambda: any(isinstance(item, Release) for item in came))  # not just the next call
             worker.gate.entered.clear()
         await assert_eventually(lambda: not worker.engine.busy and not worker.engine.table.sessions)
         assert not worker.gate.entered.is_set(), "a forward pass for one who has left"
